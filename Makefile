@@ -1,0 +1,135 @@
+# Pantheon: one makefile, no recursion, no configure.   `make help` lists the targets.
+# Override on the command line or in config.mak:  make FLAVOUR=asan test
+#
+# A folder is a library and a file in it is in the library: adding a file edits no list. Objects of each flavour live in their own
+# folder under $(O); flavours never mix and need no clean.
+VERSION    := $(shell cat VERSION)
+# What people type for other servers is understood here too (threads and portability are always on).
+ifeq ($(DEBUG),1)
+FLAVOUR    ?= debug
+endif
+FLAVOUR    ?= release
+prefix     ?= /usr/local
+bindir     ?= $(prefix)/bin
+sbindir    ?= $(prefix)/sbin
+libdir     ?= $(prefix)/lib
+includedir ?= $(prefix)/include
+sysconfdir ?= /etc
+mandir     ?= $(prefix)/share/man
+docdir     ?= $(prefix)/share/doc/pantheon
+PKG_CONFIG ?= pkg-config
+PYTHON     ?= python3
+O          ?= build
+FOUNDRY    ?= foundry
+-include config.mak
+B          := $(O)/$(FLAVOUR)
+
+# One backend per binary; this version has the CPU's.
+ifneq ($(filter 1,$(USE_CUDA) $(USE_TT) $(USE_METAL)),)
+$(error This version builds the cpu backend only: USE_CUDA, USE_TT and USE_METAL are not available yet)
+endif
+BACKEND    := cpu
+
+ifeq ($(wildcard $(FOUNDRY)/base/err.h),)
+ifneq ($(wildcard $(FOUNDRY)/foundry/base/err.h),)
+override FOUNDRY := $(FOUNDRY)/foundry
+else
+$(error No tensor library at '$(FOUNDRY)': set FOUNDRY to a foundry checkout (a folder with base/err.h), or leave it unset)
+endif
+endif
+
+CFLAGS.release := -O3 -g
+CFLAGS.debug   := -O0 -g3 -DFO_DEBUG
+CFLAGS.asan    := -O1 -g3 -DFO_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
+CFLAGS.tsan    := -O1 -g3 -DFO_DEBUG -fsanitize=thread
+CFLAGS.fuzz    := -O1 -g3 -DFO_DEBUG -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all
+ifeq ($(CFLAGS.$(FLAVOUR)),)
+$(error FLAVOUR=$(FLAVOUR): choose release, debug, asan, tsan or fuzz)
+endif
+WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wwrite-strings -Wformat=2 -Wdouble-promotion
+TARGET := $(shell $(CC) -dumpmachine)
+ARCH := $(if $(filter x86_64%,$(TARGET)),-march=x86-64-v2)
+# A foundry elsewhere is seen under its own name, so that #include "foundry/..." stays one spelling.
+INC := $(if $(filter-out foundry,$(FOUNDRY)),-I$(B)/inc) -I.
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(INC) -MMD -MP -ffp-contract=off -fno-common -fPIC $(ARCH) $(WARN) $(CFLAGS.$(FLAVOUR)) $(ISA) $(CPPFLAGS) $(CFLAGS)
+ifeq ($(V),)
+Q := @
+endif
+
+# --- sources ---------------------------------------------------------------------------------
+src = $(wildcard $(1)/*.c $(1)/*/*.c)
+obj = $(patsubst %.c,$(B)/%.o,$(1))
+FOUNDRY_OBJ := $(patsubst $(FOUNDRY)/%.c,$(B)/foundry/%.o,$(call src,$(FOUNDRY)))
+ENGINE_OBJ  := $(call obj,$(call src,engine))
+PROGS   := pantheond pantheon-$(BACKEND)
+MAINS   := daemon/pantheond.c daemon/pantheon.c
+LIBS    := $(B)/libpantheond.a $(B)/libengine.a $(B)/libconfig.a $(B)/libfoundry.a
+TESTS   := $(patsubst %.c,$(B)/%,$(wildcard tests/*/test_*.c))
+BENCHES := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/bench_*.c))
+FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard tests/fuzz/fuzz_*.c))
+TOOLS   := $(patsubst %.c,$(B)/%,$(wildcard tests/gen/*.c))
+HELPERS := $(call obj,$(wildcard tests/support/*.c))
+DAEMON_LIBS := -lyaml -lmicrohttpd -lsystemd
+CORE_LIBS   := -ljansson -lm -lpthread -ldl
+
+all: $(PROGS:%=root-%) root-libpantheon.a
+pantheon: root-pantheon-$(BACKEND)
+libpantheon.a: root-libpantheon.a
+$(B)/libfoundry.a:   $(FOUNDRY_OBJ)
+$(B)/libengine.a:    $(ENGINE_OBJ)
+$(B)/libpantheon.a:  $(ENGINE_OBJ) $(FOUNDRY_OBJ)
+$(B)/libconfig.a:    $(call obj,$(call src,config))
+$(B)/libpantheond.a: $(call obj,$(filter-out $(MAINS),$(call src,daemon)))
+$(B)/%.a: ; $(Q)rm -f $@; $(AR) rcs $@ $^
+$(B)/tests/support.a: $(HELPERS)
+
+# --- rules -----------------------------------------------------------------------------------
+$(B)/foundry/cpu/avx2.o:   ISA := -mavx2 -mfma -mf16c
+$(B)/foundry/cpu/avx512.o: ISA := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512vbmi
+$(B)/foundry/%.o: $(FOUNDRY)/%.c $(B)/.flags
+	$(Q)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) -c -o $@ $<
+$(B)/%.o: %.c $(B)/.flags
+	$(Q)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) -c -o $@ $<
+$(B)/engine/version.o: CPPFLAGS += -DPN_VERSION='"$(VERSION)"' -DPN_BUILD='"$(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)"'
+$(B)/engine/version.o: $(B)/.commit
+$(B)/pantheond: $(B)/daemon/pantheond.o $(LIBS)
+$(B)/pantheon-$(BACKEND): $(B)/daemon/pantheon.o $(LIBS)
+$(PROGS:%=$(B)/%):
+	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
+$(TESTS): $(B)/%: $(B)/%.o $(B)/tests/support.a $(LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc $(LDFLAGS) -o $@ $^ -lcmocka $(DAEMON_LIBS) $(CORE_LIBS)
+$(BENCHES) $(TOOLS): $(B)/%: $(B)/%.o $(B)/tests/support.a $(LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
+$(FUZZERS): $(B)/%: $(B)/%.o $(LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
+# Objects are rebuilt when the flags change, not only when sources do.
+$(B)/.flags: FORCE
+	$(Q)mkdir -p $(B)/inc; ln -sfn $(abspath $(FOUNDRY)) $(B)/inc/foundry; \
+	 echo '$(CC) $(ALL_CFLAGS)' | cmp -s - $@ || echo '$(CC) $(ALL_CFLAGS)' > $@
+$(B)/.commit: FORCE
+	$(Q)mkdir -p $(B); c=$$(git rev-parse HEAD 2>/dev/null || echo unknown); echo "$(VERSION) $$c" | cmp -s - $@ || echo "$(VERSION) $$c" > $@
+# What people look for at the root: copies of what was built last.
+root-%: $(B)/% FORCE
+	$(Q)cmp -s $< $* || cp $< $*
+	$(Q)case $* in pantheon-*) ln -sfn $* pantheon;; esac
+FORCE:
+
+# --- tests -----------------------------------------------------------------------------------
+test: $(TESTS) $(TOOLS) $(B)/pantheon-$(BACKEND) $(B)/pantheond
+	$(Q)B=$(B) tests/run $(TESTS)
+bench: $(BENCHES)
+	$(Q)for b in $(BENCHES); do $$b || exit 1; done
+fuzz:
+	$(Q)$(MAKE) --no-print-directory FLAVOUR=fuzz CC=clang fuzzers
+fuzzers: $(FUZZERS)
+lint: check-layers check-headers check-symbols check-banned check-size
+check-layers:  ; $(Q)tests/lint/layers
+check-banned:  ; $(Q)tests/lint/banned
+check-size:    ; $(Q)tests/lint/size
+check-symbols: $(LIBS) ; $(Q)tests/lint/symbols $(B)
+check-headers: ; $(Q)CC='$(CC)' WARN='$(WARN)' tests/lint/headers
+clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond libpantheon.a
+.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size clean FORCE
+.DEFAULT_GOAL := all
+.SECONDARY:
+-include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,0 +1,84 @@
+/* The manifest: the declared state as plain values, and THE key table that defines its language. Pure: bytes in, values out; no
+ * files, clock, threads or globals. A manifest owns all its strings and is immutable after cf_manifest_parse. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "foundry/base/err.h"
+
+enum { CF_AUTO = -1 }; /* a count or size left to the engine */
+
+struct cf_limits {
+    uint64_t body_bytes, header_time_ms, body_idle_ms, write_idle_ms;
+    int64_t connections, connections_per_address;
+};
+
+struct cf_server {
+    char **listen; /* "127.0.0.1:8080", "[::1]:8080" */
+    size_t n_listen;
+    bool insecure; /* permits listening off loopback without keys */
+    struct cf_limits limits;
+    uint64_t drain_ms;
+};
+
+struct cf_host {
+    uint64_t ram_reserve_bytes;
+    int64_t threads; /* CF_AUTO = all allowed */
+};
+
+struct cf_sampling { /* defaults for requests that leave a field out; has_x tells which the manifest sets */
+    bool has_temperature, has_top_p, has_top_k, has_min_p, has_repeat_penalty, has_presence_penalty, has_frequency_penalty;
+    double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
+    int64_t top_k;
+};
+
+struct cf_model {
+    char *name;
+    char **aliases;
+    size_t n_aliases;
+    char *source_path;  /* as written; relative paths are relative to the manifest's folder (the daemon joins them) */
+    int64_t ctx_cap;    /* CF_AUTO */
+    int64_t max_sessions, max_concurrent;
+    int64_t queue_depth;
+    uint64_t queue_timeout_ms;
+    char *chat_template; /* NULL = auto, else a path of a template file */
+    struct cf_sampling sampling;
+    int line; /* where it stands in the manifest, for messages; 0 = made from flags */
+};
+
+struct cf_manifest {
+    int64_t version;
+    struct cf_server server;
+    struct cf_host host;
+    struct cf_model *models;
+    size_t n_models;
+    void *memory; /* owns everything above */
+};
+
+/* One finding. Sorted by place in a cf_report. */
+struct cf_finding {
+    enum cf_class { CF_SYNTAX, CF_UNKNOWN_KEY, CF_DUPLICATE, CF_TYPE, CF_RANGE, CF_MISSING, CF_CONFLICT, CF_NOT_YET } class;
+    int line, col; /* from 1 */
+    char *text;    /* "'ctx_kap': no such key in a model; did you mean 'ctx_cap'?" */
+};
+struct cf_report {
+    struct cf_finding *findings;
+    size_t n;
+    bool cut; /* more than the 100 that are kept */
+    void *memory;
+};
+
+/* Parses and checks `text`. Returns FO_OK and fills *ret, or FO_EFORMAT with every mistake of the text in *ret_report (never
+ * empty then); FO_ELIMIT/FO_ENOMEM when a cap is passed (a report says where). Free both results with their _free. Time and memory
+ * are linear in len (cap: 1 MiB of text, depth 16). */
+int cf_manifest_parse(const char *text, size_t len, struct cf_manifest **ret, struct cf_report *ret_report, struct fo_err *e);
+void cf_manifest_free(struct cf_manifest *m); /* NULL is allowed */
+void cf_report_done(struct cf_report *r);
+
+/* One finding as people read it, appended by the caller to a terminal or log:
+ *     models.yaml:14:5: error: 'ctx_kap': no such key in a model; did you mean 'ctx_cap'?
+ *        14 |     ctx_kap: 8192
+ *           |     ^~~~~~~
+ * Returns heap text (free it) or NULL without memory. */
+char *cf_finding_format(const struct cf_finding *f, const char *file, const char *text, size_t len);

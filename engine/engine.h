@@ -1,0 +1,76 @@
+/* The registry: which models exist, by name and alias; one worker each; routing. The daemon's main thread (through its loader) is
+ * the only writer; connection threads look up and submit. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/model.h"
+#include "engine/request.h"
+
+struct fo_err;
+struct pn_engine;
+struct pn_served; /* a loaded model with its worker and queue; counted references */
+
+int pn_engine_new(struct pn_engine **ret, struct fo_err *e);
+/* Removes every model (drain 0) and frees. NULL is allowed. */
+void pn_engine_free(struct pn_engine *en);
+
+struct pn_serve_opts {
+    const char *name;            /* the id clients send; copied */
+    const char *const *aliases;  /* [n_aliases], copied */
+    int n_aliases;
+    struct pn_model_opts model;
+    uint32_t queue_depth;        /* requests that may wait; 0 = 8 */
+    uint32_t queue_timeout_ms;   /* longest wait; 0 = 120,000 */
+    uint32_t max_tokens_default; /* 0 = what fits the cap */
+};
+
+/* Loads the file and starts its worker. Blocking; called by the loader. FO_EINVAL when name or alias is taken. */
+int pn_engine_load(struct pn_engine *en, const char *path, const struct pn_serve_opts *opts, struct fo_err *e);
+/* Stops taking requests (503), lets running ones finish up to drain_ms, cancels the rest, joins the worker, frees when the last
+ * reference is gone. FO_ENOENT. */
+int pn_engine_unload(struct pn_engine *en, const char *name, uint32_t drain_ms, struct fo_err *e);
+/* All models stop taking requests: submit gives FO_EUNAVAIL "draining". */
+void pn_engine_drain(struct pn_engine *en);
+/* Running and queued requests over all models. */
+uint32_t pn_engine_active(const struct pn_engine *en);
+/* Cancels every request of every model (the drain deadline). */
+void pn_engine_cancel_all(struct pn_engine *en);
+
+/* By name or alias; NULL when there is none. Give it back with pn_served_put. Any thread; never waits for a worker. */
+struct pn_served *pn_engine_get(struct pn_engine *en, const char *name);
+void pn_served_put(struct pn_served *s); /* NULL is allowed */
+
+const char *pn_served_name(const struct pn_served *s);
+const struct pn_model *pn_served_model(const struct pn_served *s); /* immutable parts only: info, tok, chat */
+
+/* A snapshot for status pages; never waits for a worker. */
+struct pn_served_status {
+    bool ready;               /* serves; false = failed or draining, `reason` says why */
+    char reason[256];
+    int64_t loaded_at;        /* seconds since 1970 */
+    uint32_t running, queued; /* requests now */
+    uint64_t requests, refused, failed, cancelled, tokens_prefilled, tokens_decoded;
+    uint64_t heartbeat;       /* grows with every step and idle tick of the worker */
+    double prefill_tps, decode_tps; /* recent rates, 0 = not known yet */
+    uint64_t kv_bytes_used;
+    uint32_t retry_after_s;   /* what a 429 would say now: from measured rates, 1 .. 120 */
+};
+void pn_served_status(const struct pn_served *s, struct pn_served_status *ret);
+
+/* Names in load order for lists: calls fn for each, under no lock that a worker needs. */
+void pn_engine_each(struct pn_engine *en, void (*fn)(void *ctx, struct pn_served *s), void *ctx);
+
+/* The numbers behind a verdict: the `budget` member of context_over_budget. */
+struct pn_budget {
+    uint64_t prompt_tokens, max_tokens, ctx_cap, effective_ctx;
+    const char *limited_by; /* "manifest" */
+    uint64_t kv_bytes_per_token, kv_bytes_needed, kv_bytes_available, max_tokens_that_fit;
+    uint32_t retry_after_s; /* with FO_EBUSY and FO_EUNAVAIL */
+};
+
+/* THE admission of every endpoint. FO_EBUDGET: prompt + max_tokens pass the cap (or the prompt leaves no room for one token), with the message that openai.md 3.8's
+ * matchers know; FO_EBUSY: the queue is full; FO_EUNAVAIL: draining or the model failed; FO_EINVAL: a bad parameter or token id.
+ * *ret_budget is filled in every case. On FO_OK *ret is queued and its reader must release it. */
+int pn_submit(struct pn_served *s, const struct pn_request_opts *opts, struct pn_request **ret, struct pn_budget *ret_budget, struct fo_err *e);

@@ -1,0 +1,91 @@
+/* A model: weights bound to a device, immutable after load, plus the forward pass over sequences. open -> probe (metadata and
+ * shapes) -> bind (tensor names become fields, every shape checked) -> place (in place or uploaded) -> KV pool and scratch. The same
+ * layout code runs in measuring mode for pn_model_measure. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "foundry/dtype.h"
+
+struct fo_device;
+struct fo_err;
+struct fo_gguf;
+struct fo_tok;
+struct pn_chat;
+struct pn_model;
+struct pn_seq;
+
+struct pn_model_opts {
+    struct fo_device *dev;     /* opened by the caller, outlives the model */
+    uint32_t ctx_cap;          /* most tokens a sequence may hold; 0 = min(8192, trained) */
+    uint32_t max_sessions;     /* sequences that may hold KV at once; 0 = 1 */
+    uint32_t max_concurrent;   /* sequences in one step; 0 = 1 */
+    uint32_t max_batch;        /* most tokens in one step; 0 = 256 (prefill comes in such chunks) */
+    enum fo_dtype kv_type;     /* FO_F16 by default (0 = FO_F32 is only for exact mode; see kv_default) */
+    bool kv_default;           /* take FO_F16, or FO_F32 on an exact device */
+    bool no_mmap;              /* read the weights into anonymous memory instead of mapping them */
+    bool all_logits;           /* scratch for logits of every row of a batch, not only one per sequence (the logits command) */
+    const char *chat_template; /* override text, or NULL */
+};
+
+/* What is known of a model. A value; strings live as long as the model. */
+struct pn_model_info {
+    const char *path, *arch, *name;   /* general.architecture, general.name ("" when absent) */
+    const char *ftype;                /* the commonest weight type: "Q4_1" */
+    uint64_t n_params, file_bytes;
+    uint32_t n_vocab, n_ctx_train, n_layer, n_embd, n_head, n_head_kv;
+    uint32_t ctx_cap, max_sessions, max_concurrent, max_batch;
+    bool has_tokenizer;               /* false: tokens in, tokens out only; `tokenizer_error` says why */
+    const char *tokenizer_error;
+    /* memory, all from the one layout function */
+    uint64_t weights_bytes;           /* bytes of tensors (mapped or not) */
+    uint64_t kv_bytes_per_token, kv_bytes, n_pages;
+    uint32_t page_tokens;
+    uint64_t scratch_bytes;
+};
+
+/* Blocking, seconds to minutes: for the loader thread. On failure everything is released. Errors name file, tensor or key, what
+ * was found and what was expected; FO_EUNSUPPORTED names the architecture or type; FO_ENOMEM has need, have and the part
+ * ("weights", "kv", "compute"). */
+int pn_model_open(const char *path, const struct pn_model_opts *opts, struct pn_model **ret, struct fo_err *e);
+void pn_model_free(struct pn_model *m); /* NULL is allowed; no sequence of it exists any more */
+
+/* The memory a model would take with these options, from its header alone: nothing is allocated on the device. */
+int pn_model_measure(const char *path, const struct pn_model_opts *opts, struct pn_model_info *ret, char *ret_why, size_t why_size,
+                     struct fo_err *e);
+
+const struct pn_model_info *pn_model_info(const struct pn_model *m);
+const struct fo_gguf *pn_model_gguf(const struct pn_model *m);
+const struct fo_tok *pn_model_tok(const struct pn_model *m);   /* NULL when has_tokenizer is false */
+const struct pn_chat *pn_model_chat(const struct pn_model *m); /* NULL when has_tokenizer is false */
+
+/* FO_OK, or FO_ELOST with the reason: the file under the weights changed, or the device is gone. Asked after every step, before
+ * its tokens are shown. */
+int pn_model_state(const struct pn_model *m, struct fo_err *e);
+
+/* --- sequences: a timeline of tokens with its KV. Owned by the model's one worker thread; nothing here is thread-safe. --- */
+int pn_seq_new(struct pn_model *m, struct pn_seq **ret, struct fo_err *e);
+void pn_seq_free(struct pn_seq *s); /* gives its pages back; NULL is allowed */
+/* Keeps the first n tokens (n <= pn_seq_len), releases the pages behind. A family with recurrent state may only keep 0 or all:
+ * returns what was kept. */
+uint32_t pn_seq_truncate(struct pn_seq *s, uint32_t n);
+uint32_t pn_seq_len(const struct pn_seq *s);
+const int32_t *pn_seq_tokens(const struct pn_seq *s); /* [pn_seq_len] */
+/* Makes sure that the sequence can grow to n tokens (pages taken now). FO_ENOMEM with need and have in pages; FO_EBUDGET past
+ * ctx_cap. */
+int pn_seq_reserve(struct pn_seq *s, uint32_t n, struct fo_err *e);
+uint64_t pn_model_free_pages(const struct pn_model *m);
+
+/* --- the forward pass --- */
+enum pn_want { PN_WANT_NONE, PN_WANT_LAST, PN_WANT_ALL };
+struct pn_batch_item {
+    struct pn_seq *seq;    /* each at most once in a batch */
+    const int32_t *tokens; /* [n] to append at pn_seq_len */
+    uint32_t n;
+    enum pn_want want;     /* which rows' logits */
+};
+/* Appends the tokens and computes. *ret_logits is [rows wanted][n_vocab] in item order, valid until the next call. The total of n is
+ * at most max_batch, n_items at most max_concurrent. Allocates nothing (pages are reserved before). On failure the sequences are as before the
+ * call. Results for a sequence do not depend on its batch mates, its chunking, or the number of threads. */
+int pn_model_forward(struct pn_model *m, const struct pn_batch_item *items, int n_items, float **ret_logits, struct fo_err *e);

@@ -1,0 +1,61 @@
+/* A request: the one object that crosses threads. The connection thread submits and pulls events; the model's worker fills them.
+ * It has exactly two holders and the last to leave frees it. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/sampler.h"
+
+struct fo_err;
+struct pn_request;
+
+enum { PN_MAX_STOPS = 16, PN_MAX_STOP_BYTES = 256 };
+
+struct pn_request_opts {
+    const int32_t *tokens;  /* [n_tokens], copied */
+    uint32_t n_tokens;      /* >= 1 */
+    uint32_t max_tokens;    /* 0 = unset: as many as fit the cap */
+    struct pn_sampling sampling; /* bias is copied */
+    const char *const *stops;    /* [n_stops], copied: text that ends the answer and is never shown, in part or whole */
+    int n_stops;
+    bool ignore_end;        /* do not stop at EOS and its kin (benchmarks) */
+    const char *session;    /* reuse key of a conversation (its KV is kept when idle), or NULL; copied */
+    const char *id;         /* request id for debug notes; copied */
+    bool want_text;         /* detokenise (false: events carry token ids only) */
+};
+
+enum pn_event_kind {
+    PN_EV_TIMEOUT, /* nothing within timeout_ms; ask again */
+    PN_EV_STARTED, /* left the queue: prefill begins */
+    PN_EV_TEXT,    /* text and/or a token */
+    PN_EV_DONE,    /* the last event: finish and usage are set */
+    PN_EV_ERROR    /* the last event: err is set */
+};
+
+enum pn_finish { PN_FINISH_STOP, PN_FINISH_LENGTH };
+
+struct pn_usage {
+    uint32_t prompt_tokens, cached_tokens, completion_tokens;
+    double queue_ms, prefill_ms, decode_ms;
+};
+
+struct pn_event {
+    enum pn_event_kind kind;
+    const char *text; /* whole UTF-8 characters, NUL-terminated, may be ""; valid until the next call */
+    size_t text_len;
+    int32_t token;    /* -1 = text that was held back (stop matching, an incomplete character) is now released */
+    enum pn_finish finish;
+    struct pn_usage usage;
+    const struct fo_err *err;
+};
+
+/* Waits up to timeout_ms (0 = do not wait) for the next event. A reader that does not pull pauses its own request, no other. */
+void pn_request_next(struct pn_request *r, int timeout_ms, struct pn_event *ret);
+
+/* Asks the worker to stop: a queued request never starts, a decode stops before its next step, a prefill before its next chunk. Safe
+ * from any thread, any number of times. The end still comes as an event (PN_EV_ERROR, FO_ECANCELLED) to whoever pulls. */
+void pn_request_cancel(struct pn_request *r);
+
+/* The reader leaves (an unfinished request is cancelled). NULL is allowed. */
+void pn_request_release(struct pn_request *r);

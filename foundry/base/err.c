@@ -1,0 +1,99 @@
+/* Errors as values: see err.h. */
+#include "foundry/base/err.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+static const char *const names[FO_N_CODES] = {
+    [FO_OK] = "ok",           [FO_EINVAL] = "invalid",     [FO_EFORMAT] = "format",   [FO_EUNSUPPORTED] = "unsupported",
+    [FO_ENOENT] = "not_found", [FO_EACCES] = "permission", [FO_EIO] = "io",           [FO_ENOMEM] = "no_memory",
+    [FO_ELIMIT] = "limit",    [FO_EBUDGET] = "budget",     [FO_EBUSY] = "busy",       [FO_EUNAVAIL] = "unavailable",
+    [FO_ECANCELLED] = "cancelled", [FO_ETIMEOUT] = "timeout", [FO_ELOST] = "lost",    [FO_EINTERNAL] = "internal",
+};
+
+/* Length of s[0..n) without a UTF-8 sequence that the cut left incomplete. */
+static size_t whole_chars(const char *s, size_t n) {
+    size_t k = n;
+    while (k > 0 && ((unsigned char)s[k - 1] & 0xC0) == 0x80) k--;
+    if (k == 0) return n;
+    unsigned char lead = (unsigned char)s[k - 1];
+    size_t want = lead >= 0xF0 ? 4 : lead >= 0xE0 ? 3 : lead >= 0xC0 ? 2 : 1;
+    return n - (k - 1) >= want ? n : k - 1;
+}
+
+/* Formats into msg at `at`; marks a cut with "..." and defuses control characters. */
+static void put(struct fo_err *e, size_t at, const char *fmt, va_list ap) {
+    int n = vsnprintf(e->msg + at, sizeof e->msg - at, fmt, ap);
+    if (n < 0) e->msg[at] = '\0';
+    if (n >= (int)(sizeof e->msg - at)) {
+        size_t keep = whole_chars(e->msg, sizeof e->msg - 4);
+        memcpy(e->msg + keep, "...", 4);
+    }
+    for (char *p = e->msg + at; *p; p++)
+        if ((unsigned char)*p < 0x20 || *p == 0x7F) *p = '?';
+}
+
+#define PUT(at)                                                                                                                            \
+    do {                                                                                                                                   \
+        va_list ap;                                                                                                                        \
+        va_start(ap, fmt);                                                                                                                 \
+        put(e, at, fmt, ap);                                                                                                               \
+        va_end(ap);                                                                                                                        \
+    } while (0)
+
+static void reset(struct fo_err *e, enum fo_code code) {
+    e->code = code;
+    e->line = e->col = 0;
+    e->need = e->have = 0;
+}
+
+enum fo_code fo_fail(struct fo_err *e, enum fo_code code, const char *fmt, ...) {
+    reset(e, code);
+    PUT(0);
+    return code;
+}
+
+enum fo_code fo_fail_need(struct fo_err *e, enum fo_code code, uint64_t need, uint64_t have, const char *fmt, ...) {
+    reset(e, code);
+    e->need = need;
+    e->have = have;
+    PUT(0);
+    return code;
+}
+
+enum fo_code fo_fail_at(struct fo_err *e, enum fo_code code, int line, int col, const char *fmt, ...) {
+    reset(e, code);
+    e->line = line;
+    e->col = col;
+    PUT(0);
+    return code;
+}
+
+enum fo_code fo_fail_errno(struct fo_err *e, int err, const char *fmt, ...) {
+    reset(e, err == ENOENT                    ? FO_ENOENT
+             : err == EACCES || err == EPERM ? FO_EACCES
+             : err == ENOMEM                  ? FO_ENOMEM
+                                              : FO_EIO);
+    PUT(0);
+    size_t n = strlen(e->msg);
+    char text[96];
+    const char *s = strerror_r(err, text, sizeof text); /* the GNU form; _GNU_SOURCE is set for every file */
+    snprintf(e->msg + n, sizeof e->msg - n, ": %s", s);
+    return e->code;
+}
+
+enum fo_code fo_wrap(struct fo_err *e, const char *fmt, ...) {
+    char old[sizeof e->msg];
+    memcpy(old, e->msg, sizeof old);
+    PUT(0);
+    size_t n = strlen(e->msg);
+    int m = snprintf(e->msg + n, sizeof e->msg - n, ": %s", old);
+    if (m >= (int)(sizeof e->msg - n)) memcpy(e->msg + whole_chars(e->msg, sizeof e->msg - 4), "...", 4);
+    return e->code;
+}
+
+const char *fo_code_name(enum fo_code code) {
+    return (unsigned)code < FO_N_CODES ? names[code] : "unknown";
+}

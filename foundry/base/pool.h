@@ -1,0 +1,22 @@
+/* Fork-join threads: the only compute threads of the process. One job at a time; a second caller waits for the first, as it would
+ * for a die. A job's units are split into contiguous ranges, one a thread, so results never depend on who ran what. */
+#pragma once
+
+struct fo_err;
+struct fo_pool;
+
+/* Works on units [lo, hi). `thread` is 0 .. n_threads-1 and names a private scratch slot. */
+typedef void fo_pool_fn(void *arg, int lo, int hi, int thread);
+
+/* n_threads counts the caller: 1 starts none. 0 = as many as affinity and the cgroup's cpu quota allow. */
+int fo_pool_new(int n_threads, struct fo_pool **ret, struct fo_err *e);
+void fo_pool_free(struct fo_pool *p); /* joins the threads; NULL is allowed */
+
+int fo_pool_threads(const struct fo_pool *p);
+
+/* Runs fn over [0, units) and returns when all is done. May be called from any thread, not from within a job. Allocates
+ * nothing. Workers spin for a short while after a job (the next one usually follows at once) and then sleep. */
+void fo_pool_run(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units);
+
+/* CPUs this process may use: affinity and cgroup quota (v1 and v2), at least 1. */
+int fo_cpu_count(void);

@@ -1,0 +1,86 @@
+/* Ops: each checks its shapes, then calls the device's slot. A shape that does not fit is a bug of the caller and comes back as
+ * FO_EINTERNAL with both shapes, never as a wild write. All activations are float32, row-major, one row a token. Called by the
+ * worker that owns the stream; the buffers are the device's. Outputs may alias inputs only where said. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "foundry/tensor.h"
+
+struct fo_err;
+struct fo_stream;
+
+/* out[i][0..k) = row ids[i] of table [rows, k], dequantised. ids are checked against the rows. */
+int fo_get_rows(struct fo_stream *s, const struct fo_tensor *table, const int32_t *ids, int n, float *out, struct fo_err *e);
+
+/* y[n][rows] = x[n][k] . w[rows][k]: the activations are converted to the weight type's `act` type first (exact mode: the weights
+ * to f32 instead). A row of y depends only on its own row of x: not on n, nor on the number of threads. */
+int fo_matmul(struct fo_stream *s, const struct fo_tensor *w, const float *x, int n, float *y, struct fo_err *e);
+
+/* Several matrices that share their input (q,k,v; gate,up): y[i] = x . w[i]; the activations are converted once per act type. */
+int fo_matmul_many(struct fo_stream *s, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y, struct fo_err *e);
+
+/* out = x / sqrt(mean(x^2) + eps) * weight, over rows of k. out may be x. */
+int fo_rms_norm(struct fo_stream *s, const float *x, const float *weight, int n, int64_t k, float eps, float *out, struct fo_err *e);
+
+/* out = a + b over [n][k]; with broadcast_b b is one row [k] (a bias). out may be a or b. */
+int fo_add(struct fo_stream *s, const float *a, const float *b, int n, int64_t k, bool broadcast_b, float *out, struct fo_err *e);
+
+/* out = gate / (1 + exp(-gate)) * up over [n][k]. out may be gate or up. */
+int fo_silu_mul(struct fo_stream *s, const float *gate, const float *up, int n, int64_t k, float *out, struct fo_err *e);
+
+/* Rotary embedding (Su et al., RoFormer, arXiv 2104.09864). */
+enum fo_rope_kind {
+    FO_ROPE_PAIRS, /* rotates (2i, 2i+1): GGUF "llama", whose q and k rows are permuted for it */
+    FO_ROPE_HALVES /* rotates (i, i + n_rot/2): "NeoX" */
+};
+struct fo_rope {
+    enum fo_rope_kind kind;
+    int head_dim, n_rot;       /* n_rot <= head_dim, even: the first n_rot dimensions of a head turn */
+    const double *inv_freq;    /* [n_rot / 2] on the host, all scaling folded in by the family */
+    float attn_factor;         /* multiplies cos and sin */
+};
+/* x [n][n_head * head_dim] in place; pos[i] is the position of row i. Angles are computed in double. */
+int fo_rope(struct fo_stream *s, const struct fo_rope *r, float *x, const int32_t *pos, int n, int n_head, struct fo_err *e);
+
+/* --- paged KV ----------------------------------------------------------------------------------------------------------------
+ * A page holds `page_tokens` consecutive positions of one sequence for ALL layers of a die, so that sharing, evicting and counting
+ * need one number a page. What lies where within a page is the device's business; the engine only asks for bytes. */
+#ifdef FO_DEBUG
+enum { FO_KV_PAGE_TOKENS = 4 }; /* small in debug builds, so that page edges are everywhere */
+#else
+enum { FO_KV_PAGE_TOKENS = 64 };
+#endif
+
+struct fo_kv_geom {
+    enum fo_dtype k_type, v_type; /* FO_F32 (exact), FO_F16; later FO_Q8_0, FO_Q4_0 */
+    int n_layer;                  /* layers that keep KV on this die */
+    int n_head_kv, head_dim;      /* of both K and V */
+    int page_tokens;
+    unsigned char *pool;          /* the device block of all pages */
+    uint64_t n_pages;
+    float scale;                  /* of q.k, usually 1/sqrt(head_dim) */
+    int n_head;                   /* query heads, a multiple of n_head_kv */
+    int window;                   /* 0 = none; else position i sees j with i - window < j <= i */
+};
+/* Bytes of one page, a multiple of 64: the same function serves the estimate and the allocation. */
+uint64_t fo_kv_page_bytes(const struct fo_kv_geom *g);
+
+/* One sequence's part of a batch: rows [row, row + n) are its tokens at positions [pos, pos + n). */
+struct fo_attn_seq {
+    int row, n;
+    int32_t pos;
+    const uint32_t *pages; /* [(pos + n + page_tokens - 1) / page_tokens] page numbers, in order */
+};
+struct fo_attn_batch {
+    const struct fo_attn_seq *seqs;
+    int n_seqs;
+    int n_rows; /* of the whole batch */
+};
+/* Writes rows of k and v [n_rows][n_head_kv * head_dim] (already rotated) into their pages. */
+int fo_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const float *k, const float *v, const struct fo_attn_batch *b, int layer,
+                struct fo_err *e);
+/* out[row] = softmax(scale * q.K) V over the row's visible positions (its own included; kv_store came before), per head.
+ * q and out [n_rows][n_head * head_dim]. The order of summation depends on positions only. */
+int fo_attend(struct fo_stream *s, const struct fo_kv_geom *g, const float *q, const struct fo_attn_batch *b, int layer, float *out,
+              struct fo_err *e);
