@@ -44,6 +44,7 @@ struct fo_device {
     int (*upload)(struct fo_device *d, void *dst, const void *host, uint64_t bytes, struct fo_err *e);
     int (*download)(struct fo_device *d, void *host, const void *src, uint64_t bytes, struct fo_err *e);
     bool weights_in_place; /* weights may stay in the mapped file (cpu): no upload, `data` points into the map */
+    bool exact;            /* opened with fo_device_opts.exact: a model then keeps its KV in f32 unless told otherwise */
     /* Whether this device serves an op on weights of a type; asked at load for every tensor. */
     bool (*serves)(struct fo_device *d, uint32_t dtype);
 
