@@ -37,7 +37,7 @@ int fo_arena_take(struct fo_arena *a, uint64_t bytes, uint64_t align, uint64_t *
     start &= ~(align - 1);
     if (__builtin_add_overflow(start, bytes, &end) || __builtin_add_overflow(end, (uint64_t)ZONE, &end)) goto full;
     if (end > a->size) goto full;
-    if (ZONE && a->base) {
+    if (ZONE > 0 && a->base) {
         unsigned char *z = a->base + end - ZONE;
         memset(z, 0xFD, ZONE);
         memcpy(z, &a->last_zone, sizeof a->last_zone);
@@ -62,7 +62,7 @@ void fo_arena_reset(struct fo_arena *a) {
 }
 
 bool fo_arena_check(const struct fo_arena *a) {
-    if (!ZONE || !a->base) return true;
+    if (ZONE == 0 || !a->base) return true;
     for (uint64_t at = a->last_zone, before; at; at = before) {
         const unsigned char *z = a->base + at;
         memcpy(&before, z, sizeof before);

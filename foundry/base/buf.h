@@ -22,7 +22,7 @@ bool fo_buf_append(struct fo_buf *b, const void *bytes, size_t n);
 bool fo_buf_puts(struct fo_buf *b, const char *s);
 bool fo_buf_putc(struct fo_buf *b, char c);
 bool fo_buf_printf(struct fo_buf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-bool fo_buf_vprintf(struct fo_buf *b, const char *fmt, va_list ap);
+bool fo_buf_vprintf(struct fo_buf *b, const char *fmt, va_list ap) __attribute__((format(printf, 2, 0)));
 
 /* The bytes as a C string; "" when empty. Valid until the next change. */
 const char *fo_buf_str(const struct fo_buf *b);

@@ -24,7 +24,7 @@ static size_t whole_chars(const char *s, size_t n) {
 }
 
 /* Formats into msg at `at`; marks a cut with "..." and defuses control characters. */
-static void put(struct fo_err *e, size_t at, const char *fmt, va_list ap) {
+__attribute__((format(printf, 3, 0))) static void put(struct fo_err *e, size_t at, const char *fmt, va_list ap) {
     int n = vsnprintf(e->msg + at, sizeof e->msg - at, fmt, ap);
     if (n < 0) e->msg[at] = '\0';
     if (n >= (int)(sizeof e->msg - at)) {

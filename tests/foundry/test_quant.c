@@ -1,0 +1,147 @@
+/* Each quantised type against dequantised values made by another implementation (tests/data/quants: rows of blocks as NAME.raw.bin,
+ * their values as NAME.f32.bin; the first rows have zero, subnormal, largest and negative scales and extreme quants). */
+#include "foundry/quant.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "foundry/base/err.h"
+#include "foundry/base/file.h"
+#include "foundry/base/rng.h"
+#include "foundry/dtype.h"
+
+static void *load(const char *name, const char *suffix, size_t *ret_len) {
+    char path[128], *data;
+    struct fo_err e;
+    snprintf(path, sizeof path, "tests/data/quants/%s.%s.bin", name, suffix);
+    if (fo_file_read(path, 1 << 20, &data, ret_len, &e)) fail_msg("%s", e.msg);
+    return data;
+}
+
+static bool same(float a, float b) {
+    return (isnan(a) && isnan(b)) || memcmp(&a, &b, sizeof a) == 0 || (a == 0 && b == 0); /* -0.0 equals 0.0 */
+}
+
+static void compare(const char *name, const struct fo_dtype_info *t, const char *raw_suffix, const char *f32_suffix) {
+    size_t raw_bytes, f32_bytes;
+    void *raw = load(name, raw_suffix, &raw_bytes);
+    float *want = load(name, f32_suffix, &f32_bytes);
+    size_t n = f32_bytes / sizeof *want;
+    assert_true(n > 0);
+    assert_int_equal(raw_bytes, n / t->block * t->block_bytes);
+    float *got = malloc(n * sizeof *got);
+    assert_non_null(got);
+    t->to_f32(raw, got, n);
+    for (size_t i = 0; i < n; i++)
+        if (!same(got[i], want[i])) fail_msg("%s: element %zu is %a, expected %a", name, i, (double)got[i], (double)want[i]);
+    free(got);
+    free(want);
+    free(raw);
+}
+
+static void every_served_type_dequantises_bit_for_bit(void **state) {
+    (void)state;
+    int n_checked = 0;
+    for (uint32_t i = 0; i < FO_N_DTYPES; i++) {
+        const struct fo_dtype_info *t = fo_dtype_info(i);
+        if (!t || !t->to_f32 || i == FO_F32 || i == FO_Q8_K) continue; /* these two have no golden: one is a copy, one never in files */
+        compare(t->name, t, "raw", "f32");
+        n_checked++;
+    }
+    assert_true(n_checked >= 8);
+}
+
+static void infinities_nans_and_subnormals_of_the_16_bit_types_pass(void **state) {
+    (void)state;
+    compare("F16", fo_dtype_info(FO_F16), "special.raw", "special.f32");
+    compare("BF16", fo_dtype_info(FO_BF16), "special.raw", "special.f32");
+}
+
+/* Largest error a value may have, given the largest magnitude of its block: half a step of the type's grid. */
+static const struct {
+    enum fo_dtype type;
+    double step; /* relative to the block's largest magnitude */
+} grids[] = {
+    { FO_F32, 0 }, { FO_F16, 0x1p-11 }, { FO_BF16, 0x1p-8 }, { FO_Q8_0, 0.51 / 127 + 0x1p-11 }, { FO_Q8_K, 0.51 / 127 },
+};
+
+static void what_is_quantised_comes_back_within_half_a_step(void **state) {
+    (void)state;
+    enum { N = 1024 };
+    float x[N], y[N];
+    static _Alignas(64) unsigned char blocks[N * 4 + 64];
+    struct fo_rng r;
+    fo_rng_seed(&r, 7);
+    for (int i = 0; i < N; i++) x[i] = ldexpf((float)(fo_rng_unit(&r) * 2 - 1), i / 256 * 5 - 2);
+    for (size_t k = 0; k < sizeof grids / sizeof *grids; k++) {
+        const struct fo_dtype_info *t = fo_dtype_info(grids[k].type);
+        t->from_f32(x, blocks, N);
+        t->to_f32(blocks, y, N);
+        for (int i = 0; i < N; i += t->block) {
+            double top = 0;
+            for (int j = 0; j < t->block; j++) top = fmax(top, fabs((double)x[i + j]));
+            for (int j = 0; j < t->block; j++) {
+                double err = fabs((double)x[i + j] - (double)y[i + j]);
+                if (err > top * grids[k].step) fail_msg("%s: %g came back as %g", t->name, (double)x[i + j], (double)y[i + j]);
+            }
+        }
+    }
+}
+
+static void sums_of_q8_k_are_those_of_its_quants(void **state) {
+    (void)state;
+    float x[FO_QK_K];
+    struct fo_block_q8_k b;
+    for (int i = 0; i < FO_QK_K; i++) x[i] = i < 16 ? 1.0f : sinf((float)i);
+    fo_q8_k_from_f32(x, &b, FO_QK_K);
+    assert_int_equal(b.bsums[0], 16 * 127);
+    for (int j = 0; j < 16; j++) {
+        int sum = 0;
+        for (int i = 0; i < 16; i++) sum += b.qs[16 * j + i];
+        assert_int_equal(b.bsums[j], sum);
+    }
+}
+
+static void a_block_of_zeros_stays_zero_and_a_bad_value_is_seen(void **state) {
+    (void)state;
+    static const float bad[] = { NAN, INFINITY, -INFINITY };
+    static const enum fo_dtype types[] = { FO_Q8_0, FO_Q8_K };
+    float x[FO_QK_K] = { 0 }, y[FO_QK_K];
+    static _Alignas(64) unsigned char blocks[512];
+    for (size_t k = 0; k < 2; k++) {
+        const struct fo_dtype_info *t = fo_dtype_info(types[k]);
+        x[3] = 0;
+        t->from_f32(x, blocks, FO_QK_K);
+        t->to_f32(blocks, y, FO_QK_K);
+        for (int i = 0; i < FO_QK_K; i++) assert_true(y[i] == 0);
+        x[3] = 1e-42f; /* too small to invert */
+        t->from_f32(x, blocks, FO_QK_K);
+        t->to_f32(blocks, y, FO_QK_K);
+        for (int i = 0; i < FO_QK_K; i++) assert_true(fabsf(y[i]) <= 1e-42f);
+        for (size_t j = 0; j < sizeof bad / sizeof *bad; j++) {
+            x[3] = bad[j];
+            t->from_f32(x, blocks, FO_QK_K);
+            t->to_f32(blocks, y, FO_QK_K);
+            for (int i = 0; i < t->block; i++) assert_true(isnan(y[i]));
+        }
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_served_type_dequantises_bit_for_bit),
+        cmocka_unit_test(infinities_nans_and_subnormals_of_the_16_bit_types_pass),
+        cmocka_unit_test(what_is_quantised_comes_back_within_half_a_step),
+        cmocka_unit_test(sums_of_q8_k_are_those_of_its_quants),
+        cmocka_unit_test(a_block_of_zeros_stays_zero_and_a_bad_value_is_seen),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
