@@ -57,7 +57,8 @@ struct fo_device {
 
     /* --- compute slots: documented in ops.h, same order, same arguments --- */
     int (*get_rows)(struct fo_stream *s, const struct fo_tensor *table, const int32_t *ids, int n, float *out, struct fo_err *e);
-    int (*matmul)(struct fo_stream *s, const struct fo_tensor *w, const float *x, int n, float *y, struct fo_err *e);
+    int (*matmul_many)(struct fo_stream *s, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y,
+                       struct fo_err *e); /* fo_matmul is this with one matrix */
     int (*rms_norm)(struct fo_stream *s, const float *x, const float *weight, int n, int64_t k, float eps, float *out, struct fo_err *e);
     int (*add)(struct fo_stream *s, const float *a, const float *b, int n, int64_t k, bool broadcast_b, float *out, struct fo_err *e);
     int (*silu_mul)(struct fo_stream *s, const float *gate, const float *up, int n, int64_t k, float *out, struct fo_err *e);
@@ -70,6 +71,8 @@ struct fo_device {
 
 struct fo_stream {
     struct fo_device *dev; /* backends embed this struct first in their own */
+    int max_rows;          /* what it was opened for; ops.h checks against these */
+    int64_t max_k, max_ctx;
 };
 
 /* Dies that this build can drive on this host, cpu first; returns how many were written. `why` (may be NULL) gets one line per
