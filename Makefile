@@ -114,6 +114,14 @@ root-%: $(B)/% FORCE
 	$(Q)case $* in pantheon-*) ln -sfn $* pantheon;; esac
 FORCE:
 
+# --- use -------------------------------------------------------------------------------------
+deps:
+	$(Q)scripts/deps.sh build
+demo: deps
+	$(Q)$(MAKE) --no-print-directory all
+	$(Q)scripts/get-model.sh
+	$(Q)exec $(PYTHON) scripts/demo.py $(if $(ONCE),--once) etc/demo.yaml
+
 # --- tests -----------------------------------------------------------------------------------
 test: $(TESTS) $(TOOLS) $(B)/pantheon-$(BACKEND) $(B)/pantheond
 	$(Q)B=$(B) tests/run $(TESTS)

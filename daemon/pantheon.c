@@ -1,0 +1,277 @@
+/* `pantheon`: try a model, serve it, look into it, measure it. The tables below are the command line: a subcommand is a row, an
+ * option is a row; parsing, bounds, --help and "which command knows this flag" come from them. Without a subcommand it runs a
+ * prompt or a chat. */
+#include <errno.h>
+#include <getopt.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "daemon/cli.h"
+#include "engine/version.h"
+#include "foundry/device.h"
+
+enum {
+    RUN = 1, SERVE = 2, INSPECT = 4, BENCH = 8, LOGITS = 16, TOKENIZE = 32, DETOKENIZE = 64, TEMPLATE = 128
+};
+
+static const struct command {
+    const char *name;
+    unsigned bit;
+    int (*run)(const struct pd_cli_args *a);
+    const char *usage, *help;
+    int max_rest;
+} commands[] = {
+    { "run", RUN, pd_cli_run, "--model M (--prompt T | --chat)", "answer one prompt, or chat (the default: `run` may be left out)", 0 },
+    { "serve", SERVE, pd_cli_serve, "--model M [--name N] ... [--port P]", "serve models over the OpenAI-compatible API", 0 },
+    { "inspect", INSPECT, pd_cli_inspect, "M", "what a model file holds, what it needs, and why it cannot be served", 1 },
+    { "bench", BENCH, pd_cli_bench, "--model M [-p 512] [-n 64]", "tokens per second of prefill and decode", 1 },
+    { "logits", LOGITS, pd_cli_logits, "--model M --tokens 1,2,3 --out FILE", "logits of every position, float32 little endian [tokens][vocabulary]", 0 },
+    { "tokenize", TOKENIZE, pd_cli_tokenize, "--model M < text", "text on stdin to a JSON array of token ids", 0 },
+    { "detokenize", DETOKENIZE, pd_cli_detokenize, "--model M < ids", "a JSON array of token ids on stdin to bytes", 0 },
+    { "template", TEMPLATE, pd_cli_template, "(--model M | --template FILE) --input CONVERSATION.json",
+      "the exact text a conversation becomes, or exit 1 with the template's error", 0 },
+};
+enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
+
+enum kind { FLAG, STR, INT, REAL, U64, LIST, MODEL_PATH, MODEL_STR, MODEL_INT };
+#define AT(field) offsetof(struct pd_cli_args, field)
+#define HAS(field) (int)offsetof(struct pd_cli_args, field)
+#define IN_MODEL(field) offsetof(struct pd_cli_model, field)
+
+static const struct option_row {
+    const char *name;
+    char letter; /* 0 = none */
+    enum kind kind;
+    size_t at;   /* in pd_cli_args, or in pd_cli_model for MODEL_... */
+    int has;     /* where a bool says that it was given; -1 = nowhere */
+    unsigned commands;
+    double min, max;
+    const char *arg, *help;
+} rows[] = {
+    { "model", 'm', MODEL_PATH, IN_MODEL(path), -1, RUN | SERVE | INSPECT | BENCH | LOGITS | TOKENIZE | DETOKENIZE | TEMPLATE, 0, 0, "FILE", "the model (GGUF)" },
+    { "prompt", 'P', STR, AT(prompt), -1, RUN, 0, 0, "TEXT", "what to answer, through the model's chat template" },
+    { "chat", 0, FLAG, AT(chat), -1, RUN, 0, 0, NULL, "talk with the model; Ctrl-C stops an answer, Ctrl-D ends" },
+    { "system", 0, STR, AT(system), -1, RUN, 0, 0, "TEXT", "system message in front of the conversation" },
+    { "raw", 0, FLAG, AT(raw), -1, RUN, 0, 0, NULL, "continue --prompt as it is, without the chat template" },
+    { "max-tokens", 0, INT, AT(max_tokens), -1, RUN, 1, 1 << 24, "N", "most tokens to generate (default: what fits)" },
+    { "temperature", 0, REAL, AT(temperature), HAS(has_temperature), RUN, 0, 2, "X", "0 = always the likeliest token (default 0.7)" },
+    { "top-p", 0, REAL, AT(top_p), -1, RUN, 1e-6, 1, "X", "keep the likeliest tokens of this total probability (default 0.95)" },
+    { "top-k", 0, INT, AT(top_k), -1, RUN, 0, 1 << 24, "N", "keep the N likeliest tokens (0 = all, the default)" },
+    { "min-p", 0, REAL, AT(min_p), -1, RUN, 0, 0.999999, "X", "drop tokens less likely than X times the likeliest" },
+    { "repeat-penalty", 0, REAL, AT(repeat_penalty), -1, RUN, 0.01, 10, "X", "divide the logits of the last 64 tokens by X (default 1)" },
+    { "seed", 0, U64, AT(seed), HAS(has_seed), RUN, 0, 0, "N", "same seed, same text (default: a fresh one)" },
+    { "ignore-eos", 0, FLAG, AT(ignore_eos), -1, RUN, 0, 0, NULL, "go on past the end token, up to --max-tokens" },
+    { "name", 0, MODEL_STR, IN_MODEL(name), -1, SERVE, 0, 0, "N", "id that clients send as `model` (default: the file's name)" },
+    { "ctx-cap", 'c', MODEL_INT, IN_MODEL(ctx_cap), -1, RUN | SERVE | INSPECT | BENCH | LOGITS, 1, 1 << 24, "N", "most tokens a session may hold (default: min(8192, trained))" },
+    { "max-sessions", 0, MODEL_INT, IN_MODEL(max_sessions), -1, SERVE | INSPECT, 1, 1024, "N", "sessions that may hold KV at once (default 4)" },
+    { "max-concurrent", 0, MODEL_INT, IN_MODEL(max_concurrent), -1, SERVE | INSPECT, 1, 64, "N", "requests that run at once (default 2)" },
+    { "chat-template", 0, MODEL_STR, IN_MODEL(chat_template), -1, SERVE | RUN, 0, 0, "FILE", "template to use instead of the model's own" },
+    { "host", 0, STR, AT(host), -1, SERVE, 0, 0, "ADDR", "address to listen on (default 127.0.0.1)" },
+    { "port", 0, INT, AT(port), -1, SERVE, 0, 65535, "P", "port to listen on (default 8080)" },
+    { "dies", 0, STR, AT(dies), -1, SERVE, 0, 0, "LIST", "accelerator dies to use; this build has none" },
+    { "log", 0, STR, AT(log), -1, SERVE, 0, 0, "debug=AREAS", "debug notes of these areas (sched,kv,mem,http or all)" },
+    { "threads", 't', INT, AT(threads), -1, RUN | SERVE | BENCH | LOGITS, 1, 1024, "N", "compute threads (default: all this process may use)" },
+    { "isa", 0, STR, AT(isa), -1, RUN | BENCH | LOGITS, 0, 0, "NAME", "scalar, avx2 or avx512: highest instruction set to use" },
+    { "no-mmap", 0, FLAG, AT(no_mmap), -1, RUN | BENCH, 0, 0, NULL, "read the weights into memory instead of mapping the file" },
+    { "json", 0, FLAG, AT(json), -1, BENCH | INSPECT, 0, 0, NULL, "print JSON" },
+    { "prefill", 'p', LIST, AT(prefill), -1, BENCH, 0, 1 << 20, "N,...", "prompt lengths to measure (default 512; 0 = none)" },
+    { "decode", 'n', LIST, AT(decode), -1, BENCH, 0, 1 << 20, "N", "tokens to generate at each depth (default 64; 0 = none)" },
+    { "depth", 'd', LIST, AT(depth), -1, BENCH, 0, 1 << 20, "N,...", "tokens already in the context when decoding (default 0)" },
+    { "repeat", 'r', INT, AT(repeat), -1, BENCH, 1, 1000, "N", "runs of each; the median counts (default 3)" },
+    { "tokens", 0, STR, AT(tokens), -1, LOGITS, 0, 0, "1,2,...", "token ids to feed" },
+    { "out", 'o', STR, AT(out), -1, LOGITS, 0, 0, "FILE", "where the logits go (- = stdout)" },
+    { "exact", 0, FLAG, AT(exact), -1, RUN | LOGITS, 0, 0, NULL, "the reference path: dequantised weights, float32 throughout" },
+    { "no-bos", 0, FLAG, AT(no_bos), -1, TOKENIZE, 0, 0, NULL, "add no BOS or EOS" },
+    { "no-special", 0, FLAG, AT(no_special), -1, TOKENIZE | DETOKENIZE, 0, 0, NULL, "special tokens are plain text (detokenize: leave them out)" },
+    { "template", 0, STR, AT(template_file), -1, TEMPLATE, 0, 0, "FILE", "a bare Jinja template instead of a model's" },
+    { "input", 0, STR, AT(input), -1, TEMPLATE, 0, 0, "FILE", "{messages, tools, add_generation_prompt, extra} (- = stdin)" },
+    { "settings", 0, STR, AT(settings), -1, TEMPLATE, 0, 0, "FILE", "{bos_token, eos_token, strftime_now_fixed_at}" },
+};
+enum { N_ROWS = sizeof rows / sizeof rows[0] };
+
+static void print_options(FILE *to, const struct command *c) {
+    for (int i = 0; i < N_ROWS; i++) {
+        const struct option_row *r = &rows[i];
+        if (!(r->commands & c->bit)) continue;
+        char left[64];
+        snprintf(left, sizeof left, "%c%c%s --%s %s", r->letter ? '-' : ' ', r->letter ? r->letter : ' ', r->letter ? "," : " ", r->name,
+                 r->arg ? r->arg : "");
+        fprintf(to, "  %-30s %s\n", left, r->help);
+    }
+}
+
+static void help_command(FILE *to, const struct command *c) {
+    fprintf(to, "usage: pantheon%s%s %s\n\n%s\n\n", c->bit == RUN ? "" : " ", c->bit == RUN ? "" : c->name, c->usage, c->help);
+    print_options(to, c);
+}
+
+static void help_all(FILE *to) {
+    fprintf(to, "usage: pantheon --model M --prompt T [--max-tokens N]\n"
+                "       pantheon --model M --chat\n"
+                "       pantheon COMMAND ...\n\ncommands:\n");
+    for (int i = 0; i < N_COMMANDS; i++) fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].help);
+    fprintf(to, "\n  --help       this text, or a command's: pantheon COMMAND --help\n"
+                "  --version    version, backend and build\n"
+                "  --backend    the backend of this build, one token\n\nwithout a command:\n");
+    print_options(to, &commands[0]);
+}
+
+static bool parse_int(const char *s, int64_t *ret) {
+    char *end;
+    errno = 0;
+    long long v = strtoll(s, &end, 10);
+    if (end == s || *end || errno) return false;
+    *ret = v;
+    return true;
+}
+
+static int bad_value(const struct option_row *r, const char *s) {
+    if (r->max > 0) {
+        fprintf(stderr, "pantheon: --%s %s: must be a number from %g to %g\n", r->name, s, r->min, r->max);
+    } else {
+        fprintf(stderr, "pantheon: --%s %s: must be a whole number of at most 64 bits\n", r->name, s);
+    }
+    return PD_EXIT_USAGE;
+}
+
+/* Stores one option's value; 0 or an exit status. */
+static int set(struct pd_cli_args *a, const struct option_row *r, const char *s) {
+    char *base = (char *)a;
+    struct pd_cli_model *m = &a->models[a->n_models];
+    if (r->has >= 0) *(bool *)(base + r->has) = true;
+    switch (r->kind) {
+    case FLAG: *(bool *)(base + r->at) = true; return 0;
+    case STR: *(const char **)(base + r->at) = s; return 0;
+    case MODEL_PATH:
+        if (a->n_models == PD_CLI_MAX_MODELS) {
+            fprintf(stderr, "pantheon: more than %d models\n", PD_CLI_MAX_MODELS);
+            return PD_EXIT_USAGE;
+        }
+        a->models[++a->n_models].path = s;
+        return 0;
+    case MODEL_STR: *(const char **)((char *)m + r->at) = s; return 0;
+    case MODEL_INT:
+    case INT: {
+        int64_t v;
+        if (!parse_int(s, &v) || (double)v < r->min || (double)v > r->max) return bad_value(r, s);
+        *(int64_t *)((r->kind == INT ? base : (char *)m) + r->at) = v;
+        return 0;
+    }
+    case REAL: {
+        char *end;
+        double v = strtod(s, &end);
+        if (end == s || *end || !(v >= r->min && v <= r->max)) return bad_value(r, s);
+        *(double *)(base + r->at) = v;
+        return 0;
+    }
+    case U64: {
+        char *end;
+        errno = 0;
+        unsigned long long v = strtoull(s, &end, 10);
+        if (end == s || *end || errno || *s == '-') return bad_value(r, s);
+        *(uint64_t *)(base + r->at) = v;
+        return 0;
+    }
+    case LIST: {
+        struct pd_cli_list *l = (struct pd_cli_list *)(base + r->at);
+        l->n = 0;
+        for (const char *p = s; p;) {
+            char one[24];
+            const char *comma = strchr(p, ',');
+            size_t len = comma ? (size_t)(comma - p) : strlen(p);
+            if (len >= sizeof one || l->n == PD_CLI_MAX_LIST) return bad_value(r, s);
+            memcpy(one, p, len);
+            one[len] = '\0';
+            if (!parse_int(one, &l->v[l->n]) || (double)l->v[l->n] < r->min || (double)l->v[l->n] > r->max) return bad_value(r, s);
+            l->n++;
+            p = comma ? comma + 1 : NULL;
+        }
+        return 0;
+    }
+    }
+    return PD_EXIT_USAGE;
+}
+
+int main(int argc, char **argv) {
+    const struct command *c = &commands[0];
+    int first = 1;
+    if (argc < 2) {
+        help_all(stderr);
+        return PD_EXIT_USAGE;
+    }
+    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0 || strcmp(argv[1], "help") == 0) {
+        help_all(stdout);
+        return PD_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--version") == 0) {
+        printf("Pantheon v%s\nbackend=%s build=%s\n", pn_version(), fo_device_build_backend(), pn_build());
+        return PD_EXIT_OK;
+    }
+    if (strcmp(argv[1], "--backend") == 0) {
+        printf("%s\n", fo_device_build_backend());
+        return PD_EXIT_OK;
+    }
+    if (argv[1][0] != '-') {
+        int i = 0;
+        while (i < N_COMMANDS && strcmp(argv[1], commands[i].name) != 0) i++;
+        if (i == N_COMMANDS) {
+            fprintf(stderr, "pantheon: '%s' is no command; `pantheon --help` lists them\n", argv[1]);
+            return PD_EXIT_USAGE;
+        }
+        c = &commands[i];
+        first = 2;
+    }
+
+    /* getopt's own tables, from the rows of this command */
+    struct option longs[N_ROWS + 2];
+    char shorts[3 * N_ROWS + 4] = ":h";
+    int n = 0;
+    for (int i = 0; i < N_ROWS; i++) {
+        if (!(rows[i].commands & c->bit)) continue;
+        longs[n++] = (struct option){ rows[i].name, rows[i].kind == FLAG ? no_argument : required_argument, NULL, 256 + i };
+        if (rows[i].letter) {
+            size_t k = strlen(shorts);
+            shorts[k] = rows[i].letter;
+            if (rows[i].kind != FLAG) shorts[k + 1] = ':';
+        }
+    }
+    longs[n++] = (struct option){ "help", no_argument, NULL, 'h' };
+    longs[n] = (struct option){ 0 };
+
+    static struct pd_cli_args a;
+    argv[first - 1] = argv[0];
+    opterr = 0;
+    for (int k; (k = getopt_long(argc - first + 1, argv + first - 1, shorts, longs, NULL)) != -1;) {
+        char **at = argv + first - 1;
+        if (k == 'h') {
+            help_command(stdout, c);
+            return PD_EXIT_OK;
+        }
+        if (k == '?') {
+            fprintf(stderr, "pantheon: %s: no such option here; `pantheon %s --help` lists them\n", at[optind - 1], c->name);
+            return PD_EXIT_USAGE;
+        }
+        if (k == ':') {
+            fprintf(stderr, "pantheon: %s needs a value\n", at[optind - 1]);
+            return PD_EXIT_USAGE;
+        }
+        const struct option_row *r = NULL;
+        if (k >= 256) {
+            r = &rows[k - 256];
+        } else {
+            for (int i = 0; i < N_ROWS && !r; i++)
+                if ((rows[i].commands & c->bit) && rows[i].letter == k) r = &rows[i];
+        }
+        int rc = set(&a, r, optarg);
+        if (rc) return rc;
+    }
+    for (char **p = argv + first - 1 + optind; *p; p++) {
+        if (a.n_rest == c->max_rest) {
+            fprintf(stderr, "pantheon: '%s' is one argument too many; usage: pantheon %s %s\n", *p, c->name, c->usage);
+            return PD_EXIT_USAGE;
+        }
+        a.rest[a.n_rest++] = *p;
+    }
+    return c->run(&a);
+}
