@@ -136,8 +136,37 @@ check-banned:  ; $(Q)tests/lint/banned
 check-size:    ; $(Q)tests/lint/size
 check-symbols: $(LIBS) ; $(Q)tests/lint/symbols $(B)
 check-headers: ; $(Q)CC='$(CC)' WARN='$(WARN)' tests/lint/headers
+check-docs: $(B)/pantheon-$(BACKEND) ; $(Q)scripts/gen-docs.sh --check $(B)/pantheon-$(BACKEND)
+# The library as a stranger uses it: one header, one archive, these four flags.
+check-embed: $(B)/libpantheon.a
+	$(Q)$(CC) -std=c11 -Wall -Wextra -Werror -Iinclude $(CFLAGS.$(FLAVOUR)) -o $(B)/embed examples/embed.c $< -ljansson -lm -lpthread -ldl
+	$(Q)if [ -f models/SmolLM2-135M-Instruct.Q4_1.gguf ]; then $(B)/embed models/SmolLM2-135M-Instruct.Q4_1.gguf 'Say hello.' && echo; fi
+check-deps:
+	$(Q)scripts/deps.sh check
+check: check-deps
+	$(Q)$(MAKE) --no-print-directory all
+	$(Q)scripts/get-model.sh
+	$(Q)$(MAKE) --no-print-directory test lint check-docs check-embed e2e
+install: all
+	install -Dm755 $(B)/pantheon-$(BACKEND) $(DESTDIR)$(bindir)/pantheon-$(BACKEND)
+	ln -sfn pantheon-$(BACKEND) $(DESTDIR)$(bindir)/pantheon
+	install -Dm755 $(B)/pantheond $(DESTDIR)$(sbindir)/pantheond
+	install -Dm644 $(B)/libpantheon.a $(DESTDIR)$(libdir)/libpantheon.a
+	install -Dm644 include/pantheon.h $(DESTDIR)$(includedir)/pantheon.h
+	$(Q)f=$(DESTDIR)$(sysconfdir)/pantheon/models.yaml; \
+	 if [ -e $$f ]; then echo "$$f is kept as it is"; else echo "install -Dm644 etc/models.yaml $$f"; install -Dm644 etc/models.yaml $$f; fi
+	for f in docs/*.md README.md LICENSE; do install -Dm644 $$f $(DESTDIR)$(docdir)/$$(basename $$f) || exit 1; done
+help:
+	@echo 'make [all]         pantheon-$(BACKEND) (and its link pantheon), pantheond, libpantheon.a'
+	@echo 'make demo          dependencies, build, demo model, one question; serves until Ctrl-C (ONCE=1: stops after the answer)'
+	@echo 'make check         every test that needs no special hardware, the lints, end to end'
+	@echo 'make test          the unit tests alone (no network)'
+	@echo 'make check-goldens GOLDENS=DIR   every reference case that this build can run'
+	@echo 'make lint bench fuzz soak install clean'
+	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
+	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size clean FORCE
+.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
