@@ -1,6 +1,7 @@
 /* GGUF v2 and v3 (the specification is docs/gguf.md of the ggml project): mapped and wholly checked before use. After a successful
  * open every offset, count, type, alignment, name and string length has been checked against the file's size, so accessors cannot
- * fail on bounds. Errors name the byte offset and the field. Opening costs time and memory linear in the header (at most 16 MB of
+ * fail on bounds. At most 65,536 metadata entries and as many tensors are read (FO_ELIMIT); nested arrays are not
+ * (FO_EUNSUPPORTED). Errors name the byte offset and the field. Opening costs time and memory linear in the header (at most 16 MB of
  * heap), never in a number the file claims. Immutable after open: any thread. */
 #pragma once
 #include <stdbool.h>
@@ -25,13 +26,18 @@ struct fo_str {
     size_t len;
 };
 
+/* "u32", "array", ...: for messages. */
+const char *fo_gguf_type_name(enum fo_gguf_type type);
+
 /* A metadata entry, in file order. For an array `elem` is its element type, `n` its length, and `data` the first element in the
- * map (strings: a u64 length, then bytes, one after the other; walk them with fo_gguf_array_str). */
+ * map (strings: a u64 length, then bytes, one after the other; walk them with fo_gguf_array_str). Any other type reads as an array
+ * of one: elem is type, n is 1. */
 struct fo_gguf_kv {
     struct fo_str key;
     enum fo_gguf_type type, elem;
     uint64_t n;
     const uint8_t *data;
+    uint64_t bytes; /* of all elements together */
 };
 
 struct fo_gguf_tensor {
@@ -63,8 +69,9 @@ size_t fo_gguf_n_tensors(const struct fo_gguf *g);
 const struct fo_gguf_tensor *fo_gguf_tensor_at(const struct fo_gguf *g, size_t i);
 const struct fo_gguf_tensor *fo_gguf_tensor(const struct fo_gguf *g, const char *name); /* NULL when absent; hashed */
 
-/* Typed reads. Return FO_ENOENT when the key is absent, FO_EFORMAT when it has another type or the value does not fit; both name
- * the key. Any integer type serves an integer read, any number a float read. */
+/* Typed reads. Return FO_ENOENT when the key is absent, FO_EFORMAT when it has another type or the value does not fit (an integer
+ * that is negative or too large, a float that is not finite); both name the key. Any integer type serves an integer read, any
+ * number a float read. */
 int fo_gguf_get_u64(const struct fo_gguf *g, const char *key, uint64_t *ret, struct fo_err *e);
 int fo_gguf_get_u32(const struct fo_gguf *g, const char *key, uint32_t *ret, struct fo_err *e);
 int fo_gguf_get_f32(const struct fo_gguf *g, const char *key, float *ret, struct fo_err *e);
@@ -73,6 +80,7 @@ int fo_gguf_get_str(const struct fo_gguf *g, const char *key, struct fo_str *ret
 
 /* Walks an array of strings: *at is an opaque position, 0 at the start; false at the end. O(1) a step. */
 bool fo_gguf_array_str(const struct fo_gguf_kv *kv, uint64_t *at, struct fo_str *ret);
-/* Element i of a numeric array as a double or an integer; i < kv->n. */
+/* Element i of a numeric array as a double or an integer (floats lose their fraction, what does not fit is clamped). 0 when i is
+ * past the end or the element is no number, so a hostile type cannot lead astray; who must know looks at kv->elem. */
 double fo_gguf_array_f64(const struct fo_gguf_kv *kv, uint64_t i);
 int64_t fo_gguf_array_i64(const struct fo_gguf_kv *kv, uint64_t i);
