@@ -1,0 +1,612 @@
+/* The cpu device: splits each op into units for the pool and calls the kernel table on ranges of them. Weights stay in the mapped file
+ * (weights_in_place); memory comes from mmap, zeroed and untouched, so that a reserved KV pool costs nothing until it is used.
+ *
+ * matmul      1. the activations are converted, row by row, to what the weights' dots want (struct fo_act in the stream's scratch);
+ *             2. the rows of all matrices of the call form one range [0, rows), which the threads share in contiguous parts.
+ *             A weight type without a dot, and every type on an exact device, is dequantised row by row into the thread's own line
+ *             of scratch and goes through the f32 dot.
+ * attend      a unit is one token row and one KV head with the query heads that share it. Positions are taken in chunks whose edges
+ *             are multiples of FO_ATTN_CHUNK, whatever the page size, the batch or the window, so the order is a matter of positions.
+ *             Rows are dealt from both ends, since late ones see more.
+ *
+ * Page layout: [layer][kv head] { K [page_tokens][head_dim] | V [page_tokens][head_dim] }.
+ *
+ * Scratch of a stream (scratch_layout, the same function measures and carves): converted activations, one dequantised row a thread,
+ * and the rotation table of the batch, which serves q and k of every layer. */
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "foundry/base/arena.h"
+#include "foundry/base/err.h"
+#include "foundry/base/pool.h"
+#include "foundry/cpu/kernels.h"
+#include "foundry/device.h"
+#include "foundry/ops.h"
+
+enum {
+    ROPE_PAIRS = 128,     /* most pairs of a head whose rotation is kept for the batch; more are computed anew each time */
+    BLOCK_BYTES = 16384,  /* of weight rows that stay in the first cache while tiles of activations pass */
+    WORTH_BYTES = 1 << 15 /* of operands: below it, waking a thread costs more than it brings */
+};
+
+struct cpu {
+    struct fo_device dev;
+    struct fo_cpu_kernels kern;
+    bool exact;
+    struct fo_pool *pool;
+};
+
+struct cpu_stream {
+    struct fo_stream base;
+    void *block;
+    uint64_t block_bytes;
+    unsigned char *act;
+    float *line; /* [threads][max_k] */
+    /* The rotation of the last batch: valid while inv_freq, attn_factor and pos are what they were. */
+    float *rope_cos, *rope_sin; /* [max_rows][ROPE_PAIRS] */
+    double *rope_freq;          /* [ROPE_PAIRS] */
+    int32_t *rope_pos;          /* [max_rows] */
+    float rope_factor;
+    int rope_n, rope_pairs;
+};
+
+static struct cpu *cpu_of(const struct fo_stream *s) {
+    return s->dev->priv;
+}
+
+static void run(struct cpu *c, fo_pool_fn *fn, void *arg, int units, uint64_t bytes) {
+    (void)c, (void)bytes;
+    fn(arg, 0, units, 0);
+}
+
+/* --- memory -------------------------------------------------------------------------------------------------------------------- */
+
+static uint64_t total_bytes(void) {
+    long pages = sysconf(_SC_PHYS_PAGES), size = sysconf(_SC_PAGESIZE);
+    return pages > 0 && size > 0 ? (uint64_t)pages * (uint64_t)size : 0;
+}
+
+static int cpu_memory(struct fo_device *d, uint64_t *ret_total, uint64_t *ret_free, struct fo_err *e) {
+    uint64_t total = total_bytes(), available = 0;
+    FILE *f = fopen("/proc/meminfo", "re");
+    if (f) {
+        char line[128];
+        unsigned long long kib;
+        while (fgets(line, sizeof line, f))
+            if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1) available = (uint64_t)kib * 1024;
+        fclose(f);
+    }
+    if (!available) available = (uint64_t)(sysconf(_SC_AVPHYS_PAGES) > 0 ? sysconf(_SC_AVPHYS_PAGES) : 0) * (uint64_t)sysconf(_SC_PAGESIZE);
+    if (!total) return fo_fail(e, FO_EIO, "%s: the system does not say how much memory it has", d->die.name);
+    *ret_total = total;
+    *ret_free = available < total ? available : total;
+    return FO_OK;
+}
+
+static int cpu_alloc(struct fo_device *d, uint64_t bytes, void **ret, struct fo_err *e) {
+    void *p = bytes && bytes <= SIZE_MAX / 2 ? mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0) : MAP_FAILED;
+    if (p == MAP_FAILED) {
+        uint64_t total = 0, available = 0;
+        struct fo_err ignored;
+        cpu_memory(d, &total, &available, &ignored);
+        return fo_fail_need(e, FO_ENOMEM, bytes, available, "%s: no block of %llu bytes", d->die.name, (unsigned long long)bytes);
+    }
+    *ret = p;
+    return FO_OK;
+}
+
+static void cpu_free(struct fo_device *d, void *block, uint64_t bytes) {
+    (void)d;
+    if (block) munmap(block, bytes);
+}
+
+static int cpu_upload(struct fo_device *d, void *dst, const void *host, uint64_t bytes, struct fo_err *e) {
+    (void)d, (void)e;
+    memcpy(dst, host, bytes);
+    return FO_OK;
+}
+
+static int cpu_download(struct fo_device *d, void *host, const void *src, uint64_t bytes, struct fo_err *e) {
+    return cpu_upload(d, host, src, bytes, e);
+}
+
+static bool cpu_serves(struct fo_device *d, uint32_t dtype) {
+    (void)d;
+    const struct fo_dtype_info *t = fo_dtype_info(dtype);
+    return t && t->to_f32;
+}
+
+/* --- streams ------------------------------------------------------------------------------------------------------------------- */
+
+struct scratch {
+    uint64_t act, line, cosine, sine, freq, pos;
+};
+
+static int scratch_layout(const struct cpu *c, struct fo_arena *a, int max_rows, int64_t max_k, struct scratch *ret, struct fo_err *e) {
+    (void)c;
+    if (max_rows <= 0 || max_k <= 0 || max_k > INT32_MAX)
+        return fo_fail(e, FO_EINTERNAL, "stream for %d rows of %lld elements", max_rows, (long long)max_k);
+    uint64_t q8_0 = fo_act_row_bytes(FO_Q8_0, max_k), q8_k = fo_act_row_bytes(FO_Q8_K, max_k), rows = (uint64_t)max_rows;
+    uint64_t table = rows * ROPE_PAIRS * sizeof(float);
+    int rc = fo_arena_take(a, rows * (q8_0 > q8_k ? q8_0 : q8_k), 64, &ret->act, e);
+    if (!rc) rc = fo_arena_take(a, (uint64_t)max_k * sizeof(float), 64, &ret->line, e);
+    if (!rc) rc = fo_arena_take(a, table, 64, &ret->cosine, e);
+    if (!rc) rc = fo_arena_take(a, table, 64, &ret->sine, e);
+    if (!rc) rc = fo_arena_take(a, ROPE_PAIRS * sizeof(double), 64, &ret->freq, e);
+    if (!rc) rc = fo_arena_take(a, rows * sizeof(int32_t), 64, &ret->pos, e);
+    return rc;
+}
+
+static uint64_t cpu_stream_bytes(struct fo_device *d, int max_rows, int64_t max_k, int64_t max_ctx) {
+    (void)max_ctx; /* scores never leave a chunk */
+    struct fo_arena a;
+    struct scratch at;
+    struct fo_err ignored;
+    fo_arena_init_measure(&a);
+    return scratch_layout(d->priv, &a, max_rows, max_k, &at, &ignored) ? 0 : a.used;
+}
+
+static void cpu_stream_close(struct fo_stream *s) {
+    if (!s) return;
+    struct cpu_stream *cs = (struct cpu_stream *)s;
+    cpu_free(s->dev, cs->block, cs->block_bytes);
+    free(cs);
+}
+
+static int cpu_stream_open(struct fo_device *d, int max_rows, int64_t max_k, int64_t max_ctx, struct fo_stream **ret, struct fo_err *e) {
+    struct scratch at;
+    struct fo_arena a;
+    fo_arena_init_measure(&a);
+    int rc = scratch_layout(d->priv, &a, max_rows, max_k, &at, e);
+    if (rc) return rc;
+    struct cpu_stream *s = calloc(1, sizeof *s);
+    if (!s) return fo_fail_need(e, FO_ENOMEM, sizeof *s, 0, "%s: no memory for a stream", d->die.name);
+    s->base = (struct fo_stream){ .dev = d, .max_rows = max_rows, .max_k = max_k, .max_ctx = max_ctx };
+    s->block_bytes = a.used;
+    rc = cpu_alloc(d, s->block_bytes, &s->block, e);
+    if (rc) goto fail;
+    fo_arena_init_host(&a, s->block, s->block_bytes);
+    rc = scratch_layout(d->priv, &a, max_rows, max_k, &at, e);
+    if (rc) goto fail;
+    s->act = fo_arena_ptr(&a, at.act);
+    s->line = fo_arena_ptr(&a, at.line);
+    s->rope_cos = fo_arena_ptr(&a, at.cosine);
+    s->rope_sin = fo_arena_ptr(&a, at.sine);
+    s->rope_freq = fo_arena_ptr(&a, at.freq);
+    s->rope_pos = fo_arena_ptr(&a, at.pos);
+    *ret = &s->base;
+    return FO_OK;
+fail:
+    cpu_stream_close(&s->base);
+    return rc;
+}
+
+static int cpu_sync(struct fo_stream *s, struct fo_err *e) {
+    (void)s, (void)e;
+    return FO_OK;
+}
+
+/* --- matmul -------------------------------------------------------------------------------------------------------------------- */
+
+struct quant_job {
+    const struct fo_cpu_kernels *kern;
+    const float *x;
+    struct fo_act act;
+};
+
+static void quant_part(void *arg, int lo, int hi, int thread) {
+    (void)thread;
+    const struct quant_job *j = arg;
+    for (int i = lo; i < hi; i++) {
+        const float *x = j->x + (int64_t)i * j->act.k;
+        if (j->act.type == FO_Q8_0)
+            j->kern->quant_q8_0(x, j->act.k, fo_act_q8_0(&j->act, i));
+        else
+            j->kern->quant_q8_k(x, j->act.k, fo_act_q8_k(&j->act, i));
+    }
+}
+
+struct matmul_job {
+    const struct cpu *cpu;
+    struct cpu_stream *s;
+    const struct fo_tensor *const *w;
+    float *const *y;
+    int n_w, n;
+    struct fo_act act;
+};
+
+/* The activations a weight type's dot takes on this device. */
+static enum fo_dtype act_type(const struct cpu *c, enum fo_dtype type) {
+    return c->exact || !c->kern.dot[type] ? FO_F32 : fo_dtype_info(type)->act;
+}
+
+/* Rows [lo, hi) of one matrix against all n rows of activations. */
+static void matmul_rows(const struct matmul_job *j, const struct fo_tensor *w, float *y, int64_t lo, int64_t hi, int thread) {
+    const struct cpu *c = j->cpu;
+    size_t row_bytes = fo_dtype_bytes(w->type, (uint64_t)w->ne[0]), stride = (size_t)w->ne[1];
+    const unsigned char *rows = w->data;
+    bool dequantise = w->type != FO_F32 && (c->exact || !c->kern.dot[w->type]);
+    fo_dot_fn *dot = c->kern.dot[dequantise ? FO_F32 : w->type];
+    int64_t block = dequantise ? 1 : j->n <= FO_TILE ? hi - lo : (int64_t)(BLOCK_BYTES / row_bytes) + 1;
+    for (int64_t r = lo; r < hi; r += block) {
+        int64_t n_rows = hi - r < block ? hi - r : block;
+        const unsigned char *from = rows + (size_t)r * row_bytes;
+        if (dequantise) {
+            float *line = j->s->line + (int64_t)thread * j->s->base.max_k;
+            fo_dtype_info(w->type)->to_f32(from, line, (size_t)w->ne[0]);
+            from = (const unsigned char *)line;
+        }
+        for (int t = 0; t < j->n; t += FO_TILE)
+            dot(from, row_bytes, n_rows, &j->act, t, j->n - t < FO_TILE ? j->n - t : FO_TILE, y + (size_t)t * stride + (size_t)r, stride);
+    }
+}
+
+/* Units are the rows of all matrices whose activations are of this job's type, one matrix after the other. */
+static void matmul_part(void *arg, int lo, int hi, int thread) {
+    const struct matmul_job *j = arg;
+    int64_t first = 0;
+    for (int i = 0; i < j->n_w; i++) {
+        const struct fo_tensor *w = j->w[i];
+        if (act_type(j->cpu, w->type) != j->act.type) continue;
+        int64_t from = lo > first ? lo - first : 0, to = hi - first < w->ne[1] ? hi - first : w->ne[1];
+        if (from < to) matmul_rows(j, w, j->y[i], from, to, thread);
+        first += w->ne[1];
+    }
+}
+
+static int cpu_matmul_many(struct fo_stream *s, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y,
+                           struct fo_err *e) {
+    (void)e;
+    static const enum fo_dtype kinds[] = { FO_F32, FO_Q8_0, FO_Q8_K };
+    struct cpu *c = cpu_of(s);
+    struct cpu_stream *cs = (struct cpu_stream *)s;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+        uint64_t bytes = 0;
+        int units = 0;
+        for (int j = 0; j < n_w; j++) {
+            if (act_type(c, w[j]->type) != kinds[i]) continue;
+            units += (int)w[j]->ne[1];
+            bytes += fo_tensor_bytes(w[j]);
+        }
+        if (!units) continue;
+        int64_t k = w[0]->ne[0];
+        struct fo_act act = { .type = kinds[i], .k = k, .x = x, .rows = cs->act, .row_bytes = fo_act_row_bytes(kinds[i], k) };
+        if (kinds[i] != FO_F32) {
+            struct quant_job q = { .kern = &c->kern, .x = x, .act = act };
+            run(c, quant_part, &q, n, (uint64_t)n * (uint64_t)k * sizeof(float));
+        }
+        struct matmul_job job = { .cpu = c, .s = cs, .w = w, .y = y, .n_w = n_w, .n = n, .act = act };
+        run(c, matmul_part, &job, units, bytes * (uint64_t)n);
+    }
+    return FO_OK;
+}
+
+/* --- rows ---------------------------------------------------------------------------------------------------------------------- */
+
+static int cpu_get_rows(struct fo_stream *s, const struct fo_tensor *table, const int32_t *ids, int n, float *out, struct fo_err *e) {
+    (void)s, (void)e;
+    size_t k = (size_t)table->ne[0], row_bytes = fo_dtype_bytes(table->type, k);
+    for (int i = 0; i < n; i++)
+        fo_dtype_info(table->type)->to_f32((const unsigned char *)table->data + (size_t)ids[i] * row_bytes, out + (size_t)i * k, k);
+    return FO_OK;
+}
+
+enum row_op { ROW_RMS_NORM, ROW_ADD, ROW_SILU_MUL };
+struct row_job {
+    const struct fo_cpu_kernels *kern;
+    enum row_op op;
+    const float *a, *b;
+    int64_t k, b_stride;
+    float eps;
+    float *out;
+};
+
+static void row_part(void *arg, int lo, int hi, int thread) {
+    (void)thread;
+    const struct row_job *j = arg;
+    for (int64_t i = lo; i < hi; i++) {
+        const float *a = j->a + i * j->k, *b = j->b + i * j->b_stride;
+        float *out = j->out + i * j->k;
+        switch (j->op) {
+        case ROW_RMS_NORM: j->kern->rms_norm(a, b, j->k, j->eps, out); break;
+        case ROW_ADD: j->kern->add(a, b, j->k, out); break;
+        case ROW_SILU_MUL: j->kern->silu_mul(a, b, j->k, out); break;
+        }
+    }
+}
+
+static int run_rows(struct fo_stream *s, struct row_job j, int n) {
+    struct cpu *c = cpu_of(s);
+    j.kern = &c->kern;
+    run(c, row_part, &j, n, (uint64_t)n * (uint64_t)j.k * sizeof(float));
+    return FO_OK;
+}
+
+static int cpu_rms_norm(struct fo_stream *s, const float *x, const float *weight, int n, int64_t k, float eps, float *out, struct fo_err *e) {
+    (void)e;
+    return run_rows(s, (struct row_job){ .op = ROW_RMS_NORM, .a = x, .b = weight, .k = k, .eps = eps, .out = out }, n);
+}
+
+static int cpu_add(struct fo_stream *s, const float *a, const float *b, int n, int64_t k, bool broadcast_b, float *out, struct fo_err *e) {
+    (void)e;
+    return run_rows(s, (struct row_job){ .op = ROW_ADD, .a = a, .b = b, .k = k, .b_stride = broadcast_b ? 0 : k, .out = out }, n);
+}
+
+static int cpu_silu_mul(struct fo_stream *s, const float *gate, const float *up, int n, int64_t k, float *out, struct fo_err *e) {
+    (void)e;
+    return run_rows(s, (struct row_job){ .op = ROW_SILU_MUL, .a = gate, .b = up, .k = k, .b_stride = k, .out = out }, n);
+}
+
+/* cos and sin of one position, each [n_rot / 2]. */
+static void rotation(const struct fo_rope *r, int32_t pos, float *cosine, float *sine) {
+    for (int i = 0; i < r->n_rot / 2; i++) {
+        double angle = pos * r->inv_freq[i];
+        cosine[i] = (float)cos(angle) * r->attn_factor;
+        sine[i] = (float)sin(angle) * r->attn_factor;
+    }
+}
+
+struct rope_job {
+    const struct fo_cpu_kernels *kern;
+    const struct cpu_stream *s;
+    const struct fo_rope *r;
+    float *x;
+    int n_head;
+};
+
+static void rope_part(void *arg, int lo, int hi, int thread) {
+    (void)thread;
+    const struct rope_job *j = arg;
+    int64_t k = (int64_t)j->n_head * j->r->head_dim;
+    for (int64_t i = lo; i < hi; i++)
+        j->kern->rope(j->x + i * k, j->n_head, j->r, j->s->rope_cos + i * ROPE_PAIRS, j->s->rope_sin + i * ROPE_PAIRS);
+}
+
+static int cpu_rope(struct fo_stream *s, const struct fo_rope *r, float *x, const int32_t *pos, int n, int n_head, struct fo_err *e) {
+    struct cpu *c = cpu_of(s);
+    struct cpu_stream *cs = (struct cpu_stream *)s;
+    int pairs = r->n_rot / 2;
+    if (pairs > ROPE_PAIRS) return fo_fail(e, FO_EUNSUPPORTED, "rope: %d pairs a head, at most %d", pairs, ROPE_PAIRS);
+    size_t freq_bytes = (size_t)pairs * sizeof(double);
+    if (cs->rope_n < n || cs->rope_pairs != pairs || cs->rope_factor != r->attn_factor || memcmp(cs->rope_freq, r->inv_freq, freq_bytes) != 0 ||
+        memcmp(cs->rope_pos, pos, (size_t)n * sizeof *pos) != 0) {
+        for (int i = 0; i < n; i++) rotation(r, pos[i], cs->rope_cos + i * ROPE_PAIRS, cs->rope_sin + i * ROPE_PAIRS);
+        memcpy(cs->rope_freq, r->inv_freq, freq_bytes);
+        memcpy(cs->rope_pos, pos, (size_t)n * sizeof *pos);
+        cs->rope_n = n;
+        cs->rope_pairs = pairs;
+        cs->rope_factor = r->attn_factor;
+    }
+    struct rope_job j = { .kern = &c->kern, .s = cs, .r = r, .x = x, .n_head = n_head };
+    run(c, rope_part, &j, n, (uint64_t)n * (uint64_t)n_head * (uint64_t)r->head_dim * sizeof(float));
+    return FO_OK;
+}
+
+/* --- attention ----------------------------------------------------------------------------------------------------------------- */
+
+static const enum fo_dtype kv_types[FO_N_KV_KINDS] = { [FO_KV_KIND_F32] = FO_F32, [FO_KV_KIND_F16] = FO_F16 };
+
+static int kv_kind(enum fo_dtype type) {
+    for (int i = 0; i < FO_N_KV_KINDS; i++)
+        if (kv_types[i] == type) return i;
+    return -1;
+}
+
+static int check_kv_types(const struct fo_kv_geom *g, struct fo_err *e) {
+    enum fo_dtype bad = kv_kind(g->k_type) < 0 ? g->k_type : g->v_type;
+    return kv_kind(bad) >= 0 ? FO_OK : fo_fail(e, FO_EUNSUPPORTED, "the cpu keeps no KV of type %s", fo_dtype_name(bad));
+}
+
+struct kv_view {
+    const struct fo_kv_geom *g;
+    uint64_t page_bytes, k_row, v_row, head_bytes;
+    int layer;
+};
+
+static struct kv_view kv_view(const struct fo_kv_geom *g, int layer) {
+    uint64_t k = fo_dtype_bytes(g->k_type, (uint64_t)g->head_dim), v = fo_dtype_bytes(g->v_type, (uint64_t)g->head_dim);
+    return (struct kv_view){ .g = g, .page_bytes = fo_kv_page_bytes(g), .k_row = k, .v_row = v, .head_bytes = (k + v) * (uint64_t)g->page_tokens, .layer = layer };
+}
+
+/* K of position `in_page` of a page; V of position 0 lies page_tokens rows of K behind K of position 0. */
+static unsigned char *kv_k(const struct kv_view *v, uint32_t page, int head, int in_page) {
+    uint64_t block = (uint64_t)v->layer * (uint64_t)v->g->n_head_kv + (uint64_t)head;
+    return v->g->pool + page * v->page_bytes + block * v->head_bytes + (uint64_t)in_page * v->k_row;
+}
+
+static unsigned char *kv_v(const struct kv_view *v, uint32_t page, int head, int in_page) {
+    return kv_k(v, page, head, 0) + (uint64_t)v->g->page_tokens * v->k_row + (uint64_t)in_page * v->v_row;
+}
+
+static void store_row(const struct fo_cpu_kernels *kern, enum fo_dtype type, const float *in, void *out, int n) {
+    if (type == FO_F32)
+        memcpy(out, in, (size_t)n * sizeof *in);
+    else
+        kern->to_f16(in, out, n);
+}
+
+struct attn_job {
+    const struct fo_cpu_kernels *kern;
+    struct kv_view kv;
+    const struct fo_attn_batch *b;
+    const float *q, *k, *v; /* [n_rows][heads * head_dim] */
+    float *out;
+};
+
+/* The sequence that a row belongs to; NULL for a row of none, whose output is left alone. */
+static const struct fo_attn_seq *seq_of(const struct fo_attn_batch *b, int row) {
+    for (int i = 0; i < b->n_seqs; i++)
+        if (row >= b->seqs[i].row && row < b->seqs[i].row + b->seqs[i].n) return &b->seqs[i];
+    return NULL;
+}
+
+static void store_part(void *arg, int lo, int hi, int thread) {
+    (void)thread;
+    const struct attn_job *j = arg;
+    const struct fo_kv_geom *g = j->kv.g;
+    for (int row = lo; row < hi; row++) {
+        const struct fo_attn_seq *seq = seq_of(j->b, row);
+        if (!seq) continue;
+        int pos = seq->pos + (row - seq->row);
+        uint32_t page = seq->pages[pos / g->page_tokens];
+        for (int h = 0; h < g->n_head_kv; h++) {
+            int64_t at = ((int64_t)row * g->n_head_kv + h) * g->head_dim;
+            store_row(j->kern, g->k_type, j->k + at, kv_k(&j->kv, page, h, pos % g->page_tokens), g->head_dim);
+            store_row(j->kern, g->v_type, j->v + at, kv_v(&j->kv, page, h, pos % g->page_tokens), g->head_dim);
+        }
+    }
+}
+
+static int cpu_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const float *k, const float *v, const struct fo_attn_batch *b,
+                        int layer, struct fo_err *e) {
+    int rc = check_kv_types(g, e);
+    if (rc) return rc;
+    struct cpu *c = cpu_of(s);
+    struct attn_job j = { .kern = &c->kern, .kv = kv_view(g, layer), .b = b, .k = k, .v = v };
+    run(c, store_part, &j, b->n_rows, (uint64_t)b->n_rows * (uint64_t)g->n_head_kv * (uint64_t)g->head_dim * 2 * sizeof(float));
+    return FO_OK;
+}
+
+/* One position's query heads of one KV head, n_q of them, over positions [from, pos]. */
+static void attend_heads(const struct attn_job *j, const struct fo_attn_seq *seq, int pos, int head, const float *q, int n_q, float *out) {
+    const struct fo_kv_geom *g = j->kv.g;
+    int from = g->window && pos - g->window + 1 > 0 ? pos - g->window + 1 : 0;
+    float m[FO_ATTN_HEADS], sum[FO_ATTN_HEADS] = { 0 }, r[FO_ATTN_HEADS];
+    _Alignas(64) float s[FO_ATTN_CHUNK * FO_ATTN_HEADS];
+    for (int h = 0; h < FO_ATTN_HEADS; h++) m[h] = -INFINITY;
+    memset(out, 0, (size_t)n_q * (size_t)g->head_dim * sizeof *out);
+    for (int chunk = from / FO_ATTN_CHUNK * FO_ATTN_CHUNK; chunk <= pos; chunk += FO_ATTN_CHUNK) {
+        int lo = from > chunk ? from : chunk, hi = pos + 1 < chunk + FO_ATTN_CHUNK ? pos + 1 : chunk + FO_ATTN_CHUNK;
+        if (hi - lo < FO_ATTN_CHUNK || n_q < FO_ATTN_HEADS)
+            for (int i = 0; i < FO_ATTN_CHUNK * FO_ATTN_HEADS; i++) s[i] = -INFINITY;
+        for (int at = lo, n; at < hi; at += n) {
+            int in_page = at % g->page_tokens;
+            n = hi - at < g->page_tokens - in_page ? hi - at : g->page_tokens - in_page;
+            j->kern->qk[kv_kind(g->k_type)](q, n_q, g->head_dim, kv_k(&j->kv, seq->pages[at / g->page_tokens], head, in_page), n, g->scale,
+                                            s + (at - chunk) * FO_ATTN_HEADS);
+        }
+        j->kern->softmax(s, m, sum, r);
+        if (chunk > from)
+            for (int h = 0; h < n_q; h++)
+                if (r[h] != 1.0f) j->kern->scale(out + h * g->head_dim, g->head_dim, r[h]);
+        for (int at = lo, n; at < hi; at += n) {
+            int in_page = at % g->page_tokens;
+            n = hi - at < g->page_tokens - in_page ? hi - at : g->page_tokens - in_page;
+            j->kern->pv[kv_kind(g->v_type)](s + (at - chunk) * FO_ATTN_HEADS, n_q, g->head_dim,
+                                            kv_v(&j->kv, seq->pages[at / g->page_tokens], head, in_page), n, out);
+        }
+    }
+    for (int h = 0; h < n_q; h++) j->kern->scale(out + h * g->head_dim, g->head_dim, 1.0f / sum[h]);
+}
+
+static void attend_part(void *arg, int lo, int hi, int thread) {
+    (void)thread;
+    const struct attn_job *j = arg;
+    const struct fo_kv_geom *g = j->kv.g;
+    int group = g->n_head / g->n_head_kv, n = j->b->n_rows;
+    for (int unit = lo; unit < hi; unit++) {
+        int i = unit / g->n_head_kv, head = unit % g->n_head_kv;
+        int row = i % 2 ? n - 1 - i / 2 : i / 2;
+        const struct fo_attn_seq *seq = seq_of(j->b, row);
+        if (!seq) continue;
+        for (int h = 0; h < group; h += FO_ATTN_HEADS) {
+            int64_t at = ((int64_t)row * g->n_head + head * group + h) * g->head_dim;
+            attend_heads(j, seq, seq->pos + (row - seq->row), head, j->q + at, group - h < FO_ATTN_HEADS ? group - h : FO_ATTN_HEADS, j->out + at);
+        }
+    }
+}
+
+static int cpu_attend(struct fo_stream *s, const struct fo_kv_geom *g, const float *q, const struct fo_attn_batch *b, int layer, float *out,
+                      struct fo_err *e) {
+    int rc = check_kv_types(g, e);
+    if (rc) return rc;
+    struct cpu *c = cpu_of(s);
+    struct attn_job j = { .kern = &c->kern, .kv = kv_view(g, layer), .b = b, .q = q, .out = out };
+    uint64_t bytes = 0;
+    for (int i = 0; i < b->n_seqs; i++)
+        bytes += (uint64_t)b->seqs[i].n * (uint64_t)(b->seqs[i].pos + b->seqs[i].n) * (j.kv.k_row + j.kv.v_row) * (uint64_t)g->n_head_kv;
+    run(c, attend_part, &j, b->n_rows * g->n_head_kv, bytes);
+    return FO_OK;
+}
+
+/* --- the device ---------------------------------------------------------------------------------------------------------------- */
+
+static void cpu_name(char *out, size_t size) {
+    snprintf(out, size, "cpu");
+    FILE *f = fopen("/proc/cpuinfo", "re");
+    if (!f) return;
+    char line[256];
+    while (fgets(line, sizeof line, f)) {
+        char *colon = strchr(line, ':');
+        if (strncmp(line, "model name", 10) != 0 || !colon || colon[1] != ' ') continue;
+        snprintf(out, size, "%.*s", (int)strcspn(colon + 2, "\n"), colon + 2);
+        break;
+    }
+    fclose(f);
+}
+
+int fo_cpu_probe(struct fo_die *ret, int cap, char *why, size_t why_size) {
+    if (cap < 1) {
+        if (why && why_size) snprintf(why, why_size, "no room in the list of dies");
+        return 0;
+    }
+    *ret = (struct fo_die){ .name = "cpu", .kind = "cpu", .memory_bytes = total_bytes() };
+    cpu_name(ret->model, sizeof ret->model);
+    return 1;
+}
+
+static void cpu_close(struct fo_device *d) {
+    struct cpu *c = d->priv;
+    free(c);
+}
+
+int fo_cpu_open(const char *address, const struct fo_device_opts *opts, struct fo_device **ret, struct fo_err *e) {
+    if (address[0]) return fo_fail(e, FO_ENOENT, "the cpu has no address, '%s' was given", address);
+    struct cpu *c = calloc(1, sizeof *c);
+    if (!c) return fo_fail_need(e, FO_ENOMEM, sizeof *c, 0, "no memory for the cpu device");
+    const char *isa = getenv("PANTHEON_ISA");
+    if (!isa || !isa[0]) isa = opts->isa;
+    c->exact = opts->exact;
+    int rc = fo_cpu_kernels_for(isa, &c->kern, e);
+    if (!rc && c->exact) fo_cpu_ref(&c->kern);
+    if (rc) {
+        free(c);
+        return rc;
+    }
+    c->dev = (struct fo_device){
+        .kind = "cpu",
+        .priv = c,
+        .close = cpu_close,
+        .memory = cpu_memory,
+        .alloc = cpu_alloc,
+        .free = cpu_free,
+        .upload = cpu_upload,
+        .download = cpu_download,
+        .weights_in_place = true,
+        .exact = opts->exact,
+        .serves = cpu_serves,
+        .stream_bytes = cpu_stream_bytes,
+        .stream_open = cpu_stream_open,
+        .stream_close = cpu_stream_close,
+        .sync = cpu_sync,
+        .get_rows = cpu_get_rows,
+        .matmul_many = cpu_matmul_many,
+        .rms_norm = cpu_rms_norm,
+        .add = cpu_add,
+        .silu_mul = cpu_silu_mul,
+        .rope = cpu_rope,
+        .kv_store = cpu_kv_store,
+        .attend = cpu_attend,
+    };
+    fo_cpu_probe(&c->dev.die, 1, NULL, 0);
+    *ret = &c->dev;
+    return FO_OK;
+}
+
+const char *fo_cpu_isa(const struct fo_device *d) {
+    return ((const struct cpu *)d->priv)->kern.isa;
+}

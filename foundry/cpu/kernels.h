@@ -1,0 +1,125 @@
+/* The CPU's kernels as one flat table. ref.c fills every slot in plain C and is the definition of each; avx2.c and avx512.c then
+ * overwrite the slots that they do better, so a missing kernel is slow, never absent. A slot is pure: it allocates nothing, keeps
+ * nothing, may run on any thread, and trusts the shapes that ops.h checked.
+ *
+ * THE rule of every dot slot: an output depends only on its own row of weights and its own row of activations. A kernel may unpack
+ * weights once for several rows of activations, but each of these sees the same operations in the same order as if it were alone.
+ * So a token's numbers do not change with its batch mates, the prefill chunk, or the number of threads.
+ *
+ * Tolerances, overlay against reference (tests/foundry/test_kernels.c): conversions and quantisers are equal bit by bit; a dot
+ * differs by at most FO_TOL_DOT * sum(|w * x|) over the same converted activations, for only the order of float additions differs; the
+ * others by FO_TOL_ROW relative to the largest output of the row. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "foundry/dtype.h"
+
+struct fo_err;
+struct fo_rope;
+
+#define FO_TOL_DOT 1e-6f
+#define FO_TOL_ROW 2e-6f
+
+enum {
+    FO_TILE = 4,       /* most activation rows that one call of a dot slot takes */
+    FO_ATTN_HEADS = 4, /* most query heads that one call of an attention slot takes; also the stride of scores */
+    FO_ATTN_CHUNK = 64 /* positions between two rescalings of the running softmax; chunk edges are multiples of it */
+};
+
+/* A batch of activations as the dots want them. In type FO_F32 they are the caller's x. Else each row is one piece of `row_bytes`:
+ *   FO_Q8_0   int8 q[k padded to 256] | float d[one a 32] | float s[one a 32]                   s = d * sum of the block's q
+ *   FO_Q8_K   int8 q[k]               | int16 sum16[one a 16] | int16 sum32[one a 32] | float d[one a 256]
+ * d is the scale; q is in [-127, 127], never -128 (the sums of products then fit 16 bits where a kernel relies on it). The padding is
+ * zeros with scale 0. A block with a NaN or an infinity has q = 0 and d = NaN: what follows is NaN and nothing is undefined. */
+struct fo_act {
+    enum fo_dtype type;
+    int64_t k;
+    const float *x; /* [n][k], FO_F32 only */
+    unsigned char *rows;
+    size_t row_bytes;
+};
+
+struct fo_act_q8_0 {
+    int8_t *q;
+    float *d, *s;
+};
+struct fo_act_q8_k {
+    int8_t *q;
+    int16_t *sum16, *sum32;
+    float *d;
+};
+
+static inline int64_t fo_act_padded(int64_t k) {
+    return (k + 255) / 256 * 256;
+}
+
+/* Bytes of one row of k activations, a multiple of 64. */
+static inline size_t fo_act_row_bytes(enum fo_dtype type, int64_t k) {
+    size_t blocks = (size_t)fo_act_padded(k) / 256;
+    return type == FO_F32 ? 0 : type == FO_Q8_0 ? blocks * (256 + 64) : (blocks * (256 + 32 + 16 + 4) + 63) / 64 * 64;
+}
+
+static inline struct fo_act_q8_0 fo_act_q8_0(const struct fo_act *a, int64_t t) {
+    unsigned char *p = a->rows + (size_t)t * a->row_bytes;
+    int64_t kp = fo_act_padded(a->k);
+    float *d = (float *)(void *)(p + kp);
+    return (struct fo_act_q8_0){ .q = (int8_t *)p, .d = d, .s = d + kp / 32 };
+}
+
+static inline struct fo_act_q8_k fo_act_q8_k(const struct fo_act *a, int64_t t) {
+    unsigned char *p = a->rows + (size_t)t * a->row_bytes;
+    int16_t *sums = (int16_t *)(void *)(p + a->k);
+    return (struct fo_act_q8_k){ .q = (int8_t *)p, .sum16 = sums, .sum32 = sums + a->k / 16, .d = (float *)(void *)(sums + a->k / 16 + a->k / 32) };
+}
+
+/* y[j][r] = dot(row r of w, row t + j of a) for r < n_rows and j < n_t <= FO_TILE; y's rows are y_stride floats apart. */
+typedef void fo_dot_fn(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, int n_t, float *y,
+                       size_t y_stride);
+
+/* What a query needs of one run of positions that lie together in a page. q is [n_q][head_dim] with n_q <= FO_ATTN_HEADS, the heads
+ * that share this K and V; K and V are [n][head_dim] of the slot's type; s is [n][FO_ATTN_HEADS]. */
+typedef void fo_qk_fn(const float *q, int n_q, int head_dim, const void *k, int n, float scale, float *s);
+typedef void fo_pv_fn(const float *s, int n_q, int head_dim, const void *v, int n, float *out);
+
+enum { FO_KV_KIND_F32, FO_KV_KIND_F16, FO_N_KV_KINDS };
+
+struct fo_cpu_kernels {
+    const char *isa;
+    /* Activations: one row of k floats into its place. k is a multiple of 32 (Q8_0) or 256 (Q8_K). */
+    void (*quant_q8_0)(const float *x, int64_t k, struct fo_act_q8_0 out);
+    void (*quant_q8_k)(const float *x, int64_t k, struct fo_act_q8_k out);
+    fo_dot_fn *dot[FO_N_DTYPES]; /* by weight type; NULL = the row is dequantised and goes through dot[FO_F32] */
+
+    void (*rms_norm)(const float *x, const float *weight, int64_t k, float eps, float *out);
+    void (*add)(const float *a, const float *b, int64_t k, float *out);
+    void (*silu_mul)(const float *gate, const float *up, int64_t k, float *out);
+    /* cos and sin are [n_rot / 2], for one position, attn_factor included; x is [n_head][head_dim]. */
+    void (*rope)(float *x, int n_head, const struct fo_rope *r, const float *cosine, const float *sine);
+
+    void (*to_f16)(const float *in, uint16_t *out, int64_t n);
+    fo_qk_fn *qk[FO_N_KV_KINDS]; /* s[i][h] = scale * dot(q[h], K[i]) */
+    fo_pv_fn *pv[FO_N_KV_KINDS]; /* out[h] += sum over i, in order, of s[i][h] * V[i] */
+    /* One chunk of the running softmax, s [FO_ATTN_CHUNK][FO_ATTN_HEADS] with -inf where nothing is visible: m = max(m, s),
+     * s = exp(s - m), sum = sum * r + (sum of s), and r = exp(m before - m) is what the caller multiplies its output with. All [FO_ATTN_HEADS]. */
+    void (*softmax)(float *s, float *m, float *sum, float *ret_r);
+    void (*scale)(float *x, int64_t n, float by);
+};
+
+/* Fills every slot but unserved dots. */
+void fo_cpu_ref(struct fo_cpu_kernels *k);
+/* Overwrite slots; false when this build has no such overlay (another architecture). Whether the CPU has it is the caller's to ask. */
+bool fo_cpu_avx2(struct fo_cpu_kernels *k);
+bool fo_cpu_avx512(struct fo_cpu_kernels *k);
+
+/* The table for "scalar", "avx2" or "avx512", or the best for NULL and "auto". FO_EUNSUPPORTED names what this CPU lacks. */
+int fo_cpu_kernels_for(const char *isa, struct fo_cpu_kernels *ret, struct fo_err *e);
+
+/* The backend's row in device.c. */
+struct fo_die;
+struct fo_device;
+struct fo_device_opts;
+int fo_cpu_probe(struct fo_die *ret, int cap, char *why, size_t why_size);
+int fo_cpu_open(const char *address, const struct fo_device_opts *opts, struct fo_device **ret, struct fo_err *e);
+const char *fo_cpu_isa(const struct fo_device *d);

@@ -1,0 +1,148 @@
+/* Shape checks in front of the device's slots. Every slot may trust what stands here: sizes are positive, buffers are there, types are
+ * served, a stream's scratch suffices, ids and pages exist. n = 0 rows is allowed and does nothing. */
+#include "foundry/ops.h"
+
+#include <limits.h>
+#include <stddef.h>
+
+#include "foundry/base/err.h"
+#include "foundry/device.h"
+
+/* At most what an int counts, so that kernels may index rows and elements without thinking. */
+static const int64_t MAX_DIM = INT_MAX / 8;
+
+static int check_rows(const struct fo_stream *s, const char *op, int n, int64_t k, struct fo_err *e) {
+    if (!s || n < 0 || k <= 0 || k > MAX_DIM)
+        return fo_fail(e, FO_EINTERNAL, "%s: %d rows of %lld elements%s", op, n, (long long)k, s ? "" : " and no stream");
+    if (n > s->max_rows)
+        return fo_fail(e, FO_EINTERNAL, "%s: %d rows, the stream was opened for %d", op, n, s->max_rows);
+    return FO_OK;
+}
+
+static int missing(const char *op, struct fo_err *e) {
+    return fo_fail(e, FO_EINTERNAL, "%s: a buffer is missing", op);
+}
+
+static int check_table(const struct fo_stream *s, const char *op, const struct fo_tensor *w, struct fo_err *e) {
+    if (!w || !w->data) return fo_fail(e, FO_EINTERNAL, "%s: a tensor is missing", op);
+    if (!s->dev->serves(s->dev, w->type))
+        return fo_fail(e, FO_EUNSUPPORTED, "%s: %s does not serve %s", op, s->dev->die.name, fo_dtype_name(w->type));
+    if (w->ne[0] <= 0 || w->ne[1] <= 0 || w->ne[2] != 1 || w->ne[3] != 1 || w->ne[0] > MAX_DIM || w->ne[1] > MAX_DIM)
+        return fo_fail(e, FO_EINTERNAL, "%s: not a matrix: [%lld, %lld, %lld, %lld]", op, (long long)w->ne[0], (long long)w->ne[1],
+                       (long long)w->ne[2], (long long)w->ne[3]);
+    if (fo_dtype_bytes(w->type, (uint64_t)w->ne[0]) == 0)
+        return fo_fail(e, FO_EINTERNAL, "%s: rows of %lld are no multiple of a %s block", op, (long long)w->ne[0], fo_dtype_name(w->type));
+    return FO_OK;
+}
+
+int fo_get_rows(struct fo_stream *s, const struct fo_tensor *table, const int32_t *ids, int n, float *out, struct fo_err *e) {
+    int rc = check_rows(s, "get_rows", n, 1, e);
+    if (!rc) rc = check_table(s, "get_rows", table, e);
+    if (rc || n == 0) return rc;
+    if (!ids || !out) return missing("get_rows", e);
+    for (int i = 0; i < n; i++)
+        if (ids[i] < 0 || ids[i] >= table->ne[1])
+            return fo_fail(e, FO_EINTERNAL, "get_rows: id %d, the table has %lld rows", (int)ids[i], (long long)table->ne[1]);
+    return s->dev->get_rows(s, table, ids, n, out, e);
+}
+
+int fo_matmul_many(struct fo_stream *s, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y, struct fo_err *e) {
+    if (!w || n_w <= 0 || !y) return missing("matmul", e);
+    int64_t rows = 0;
+    for (int i = 0; i < n_w; i++) {
+        int rc = check_rows(s, "matmul", n, w[i] ? w[i]->ne[0] : 0, e);
+        if (!rc) rc = check_table(s, "matmul", w[i], e);
+        if (rc) return rc;
+        if (w[i]->ne[0] != w[0]->ne[0] || w[i]->ne[0] > s->max_k)
+            return fo_fail(e, FO_EINTERNAL, "matmul: [%lld, %lld] after [%lld, %lld] on a stream for rows of %lld", (long long)w[i]->ne[0],
+                           (long long)w[i]->ne[1], (long long)w[0]->ne[0], (long long)w[0]->ne[1], (long long)s->max_k);
+        if (n && !y[i]) return missing("matmul", e);
+        rows += w[i]->ne[1];
+        if (rows > MAX_DIM) return fo_fail(e, FO_EINTERNAL, "matmul: %lld rows of weights in one call", (long long)rows);
+    }
+    if (n == 0) return FO_OK;
+    if (!x) return missing("matmul", e);
+    return s->dev->matmul_many(s, w, n_w, x, n, y, e);
+}
+
+int fo_matmul(struct fo_stream *s, const struct fo_tensor *w, const float *x, int n, float *y, struct fo_err *e) {
+    return fo_matmul_many(s, &w, 1, x, n, &y, e);
+}
+
+int fo_rms_norm(struct fo_stream *s, const float *x, const float *weight, int n, int64_t k, float eps, float *out, struct fo_err *e) {
+    int rc = check_rows(s, "rms_norm", n, k, e);
+    if (rc || n == 0) return rc;
+    if (!x || !weight || !out) return missing("rms_norm", e);
+    return s->dev->rms_norm(s, x, weight, n, k, eps, out, e);
+}
+
+int fo_add(struct fo_stream *s, const float *a, const float *b, int n, int64_t k, bool broadcast_b, float *out, struct fo_err *e) {
+    int rc = check_rows(s, "add", n, k, e);
+    if (rc || n == 0) return rc;
+    if (!a || !b || !out) return missing("add", e);
+    return s->dev->add(s, a, b, n, k, broadcast_b, out, e);
+}
+
+int fo_silu_mul(struct fo_stream *s, const float *gate, const float *up, int n, int64_t k, float *out, struct fo_err *e) {
+    int rc = check_rows(s, "silu_mul", n, k, e);
+    if (rc || n == 0) return rc;
+    if (!gate || !up || !out) return missing("silu_mul", e);
+    return s->dev->silu_mul(s, gate, up, n, k, out, e);
+}
+
+int fo_rope(struct fo_stream *s, const struct fo_rope *r, float *x, const int32_t *pos, int n, int n_head, struct fo_err *e) {
+    if (!r || !r->inv_freq) return missing("rope", e);
+    if (r->head_dim <= 0 || r->n_rot <= 0 || r->n_rot % 2 || r->n_rot > r->head_dim || n_head <= 0 || (r->kind != FO_ROPE_PAIRS && r->kind != FO_ROPE_HALVES))
+        return fo_fail(e, FO_EINTERNAL, "rope: kind %d turns %d of %d dimensions of %d heads", (int)r->kind, r->n_rot, r->head_dim, n_head);
+    int rc = check_rows(s, "rope", n, (int64_t)n_head * r->head_dim, e);
+    if (rc || n == 0) return rc;
+    if (!x || !pos) return missing("rope", e);
+    return s->dev->rope(s, r, x, pos, n, n_head, e);
+}
+
+uint64_t fo_kv_page_bytes(const struct fo_kv_geom *g) {
+    if (g->n_layer <= 0 || g->n_head_kv <= 0 || g->head_dim <= 0 || g->page_tokens <= 0) return 0;
+    uint64_t k = fo_dtype_bytes(g->k_type, (uint64_t)g->head_dim), v = fo_dtype_bytes(g->v_type, (uint64_t)g->head_dim), bytes;
+    if (!k || !v || __builtin_mul_overflow(k + v, (uint64_t)g->n_layer, &bytes) ||
+        __builtin_mul_overflow(bytes, (uint64_t)g->n_head_kv, &bytes) || __builtin_mul_overflow(bytes, (uint64_t)g->page_tokens, &bytes) ||
+        bytes > UINT64_MAX - 63)
+        return 0;
+    return (bytes + 63) / 64 * 64;
+}
+
+static int check_kv(const struct fo_stream *s, const char *op, const struct fo_kv_geom *g, const struct fo_attn_batch *b, int layer,
+                    struct fo_err *e) {
+    if (!g || !b || !g->pool || (b->n_seqs && !b->seqs)) return missing(op, e);
+    if (fo_kv_page_bytes(g) == 0 || g->window < 0 || g->n_head <= 0 || g->n_head % g->n_head_kv)
+        return fo_fail(e, FO_EINTERNAL, "%s: K and V of %s and %s, %d layers, %d of %d heads, %d dimensions, pages of %d, window %d", op,
+                       fo_dtype_name(g->k_type), fo_dtype_name(g->v_type), g->n_layer, g->n_head_kv, g->n_head, g->head_dim, g->page_tokens, g->window);
+    if (layer < 0 || layer >= g->n_layer) return fo_fail(e, FO_EINTERNAL, "%s: layer %d of %d", op, layer, g->n_layer);
+    int rc = check_rows(s, op, b->n_rows, (int64_t)g->n_head * g->head_dim, e);
+    if (rc) return rc;
+    for (int i = 0; i < b->n_seqs; i++) {
+        const struct fo_attn_seq *q = &b->seqs[i];
+        if (q->row < 0 || q->n < 0 || q->row > b->n_rows - q->n || q->pos < 0 || (int64_t)q->pos + q->n > s->max_ctx || !q->pages)
+            return fo_fail(e, FO_EINTERNAL, "%s: rows %d..+%d of %d at positions %d.. of %lld", op, q->row, q->n, b->n_rows, (int)q->pos,
+                           (long long)s->max_ctx);
+        for (int64_t p = 0; p < ((int64_t)q->pos + q->n + g->page_tokens - 1) / g->page_tokens; p++)
+            if (q->pages[p] >= g->n_pages)
+                return fo_fail(e, FO_EINTERNAL, "%s: page %u of %llu", op, (unsigned)q->pages[p], (unsigned long long)g->n_pages);
+    }
+    return FO_OK;
+}
+
+int fo_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const float *k, const float *v, const struct fo_attn_batch *b, int layer,
+                struct fo_err *e) {
+    int rc = check_kv(s, "kv_store", g, b, layer, e);
+    if (rc || b->n_rows == 0) return rc;
+    if (!k || !v) return missing("kv_store", e);
+    return s->dev->kv_store(s, g, k, v, b, layer, e);
+}
+
+int fo_attend(struct fo_stream *s, const struct fo_kv_geom *g, const float *q, const struct fo_attn_batch *b, int layer, float *out,
+              struct fo_err *e) {
+    int rc = check_kv(s, "attend", g, b, layer, e);
+    if (rc || b->n_rows == 0) return rc;
+    if (!q || !out) return missing("attend", e);
+    return s->dev->attend(s, g, q, b, layer, out, e);
+}
