@@ -40,21 +40,29 @@ int fo_file_read(const char *path, size_t cap_bytes, char **ret_data, size_t *re
                           (unsigned long long)st.st_size, cap_bytes);
         goto out;
     }
-    size_t size = (size_t)st.st_size;
-    data = malloc(size + 1);
-    if (!data) {
-        rc = fo_fail_need(e, FO_ENOMEM, size + 1, 0, "%s: no memory for %zu bytes", path, size);
-        goto out;
-    }
-    while (len < size) {
+    /* Files of /proc and /sys say 0 bytes, and any file may grow or shrink while we read: what read gives is the file. */
+    for (size_t size = (size_t)st.st_size + 1;;) {
+        if (len == size || !data) {
+            if (data) size = size < 2048 ? 4096 : size * 2;
+            char *more = realloc(data, size + 1);
+            if (!more) {
+                rc = fo_fail_need(e, FO_ENOMEM, size + 1, 0, "%s: no memory for %zu bytes", path, size);
+                goto out;
+            }
+            data = more;
+        }
         ssize_t n = read(fd, data + len, size - len);
         if (n < 0 && errno == EINTR) continue;
         if (n < 0) {
             rc = fo_fail_errno(e, errno, "%s", path);
             goto out;
         }
-        if (n == 0) break; /* it shrank while we read: what is there is the file */
+        if (n == 0) break;
         len += (size_t)n;
+        if (len > cap_bytes) {
+            rc = fo_fail_need(e, FO_ELIMIT, len, cap_bytes, "%s: grew past the %zu bytes allowed", path, cap_bytes);
+            goto out;
+        }
     }
     data[len] = '\0';
     *ret_data = data;

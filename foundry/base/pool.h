@@ -20,3 +20,7 @@ void fo_pool_run(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units);
 
 /* CPUs this process may use: affinity and cgroup quota (v1 and v2), at least 1. */
 int fo_cpu_count(void);
+
+/* CPUs that the cgroups of this process grant, rounded up; 0 = no limit. `root` is put in front of /proc and /sys: "" for the real
+ * ones, a made tree in tests. */
+int fo_cpu_quota(const char *root);

@@ -1,0 +1,245 @@
+/* Fork-join pool: see pool.h. A job is published by raising `gen`; each worker runs its share and counts `left` down; the caller
+ * runs share 0 and waits for `left` to reach zero. Since the caller waits for every worker, no worker can miss a generation and the
+ * job's fields need no lock: they are written before `gen` is raised and not again before `left` is zero.
+ *
+ *     caller                                   worker
+ *     fn, arg, units = job; left = n - 1
+ *     gen++        ---------------------->     sees gen != seen
+ *     share 0                                  its share
+ *     left == 0 ?  <----------------------     left--
+ *
+ * Both waits spin first: the jobs of one decode step follow each other within microseconds, while waking a sleeper takes 20 to 40 us
+ * (measured), which would be a tenth of a small model's step. The budget of a spin is time, not a count, because a pause takes 10
+ * to 140 cycles depending on the CPU. After it they sleep on the word they wait for. A sleeper is announced before the word is
+ * checked once more, and the waker changes the word before it looks for sleepers (all sequentially consistent), so that one of
+ * the two sees the other. */
+#include "foundry/base/pool.h"
+
+#include <errno.h>
+#include <limits.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <time.h>
+#ifdef __linux__
+#include <linux/futex.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
+
+#include "foundry/base/err.h"
+
+enum {
+    MAX_THREADS = 256,
+    SPIN_NS = 300000, /* outlasts the longest gap between two jobs of a step, 200 us */
+    PAUSES_PER_LOOK = 32,
+    STACK_BYTES = 1 << 20,
+};
+
+/* A word that threads wait on, alone in its cache line. */
+struct gate {
+    _Alignas(64) atomic_uint word;
+    atomic_uint sleepers;
+#ifndef __linux__
+    pthread_mutex_t lock;
+    pthread_cond_t changed;
+#endif
+};
+
+struct worker {
+    struct fo_pool *pool;
+    pthread_t thread;
+    int id; /* 1 .. n_threads - 1; the caller is 0 */
+};
+
+struct fo_pool {
+    struct gate gen;  /* generation of the newest job */
+    struct gate left; /* workers that have not finished it */
+    _Alignas(64) fo_pool_fn *fn;
+    void *arg;
+    int units;
+    bool quit;
+    int n_threads, n_started;
+    pthread_mutex_t callers; /* held for the whole of a job */
+    struct worker workers[];
+};
+
+/* --- waiting -------------------------------------------------------------------------------------------------------------- */
+
+static void pause_cpu(void) {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
+#endif
+}
+
+static uint64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+#ifdef __linux__
+static void gate_init(struct gate *g) {
+    (void)g;
+}
+
+static void gate_done(struct gate *g) {
+    (void)g;
+}
+
+static void gate_sleep(struct gate *g, unsigned value) {
+    syscall(SYS_futex, &g->word, FUTEX_WAIT_PRIVATE, value, NULL, NULL, 0);
+}
+
+static void gate_wake(struct gate *g) {
+    syscall(SYS_futex, &g->word, FUTEX_WAKE_PRIVATE, INT_MAX, NULL, NULL, 0);
+}
+#else
+static void gate_init(struct gate *g) {
+    pthread_mutex_init(&g->lock, NULL);
+    pthread_cond_init(&g->changed, NULL);
+}
+
+static void gate_done(struct gate *g) {
+    pthread_mutex_destroy(&g->lock);
+    pthread_cond_destroy(&g->changed);
+}
+
+static void gate_sleep(struct gate *g, unsigned value) {
+    pthread_mutex_lock(&g->lock);
+    while (atomic_load(&g->word) == value) pthread_cond_wait(&g->changed, &g->lock);
+    pthread_mutex_unlock(&g->lock);
+}
+
+static void gate_wake(struct gate *g) {
+    pthread_mutex_lock(&g->lock); /* a sleeper is now either before its check or in the wait */
+    pthread_cond_broadcast(&g->changed);
+    pthread_mutex_unlock(&g->lock);
+}
+#endif
+
+/* Returns the word once it is no longer `value`. */
+static unsigned gate_await_change(struct gate *g, unsigned value) {
+    unsigned v = atomic_load_explicit(&g->word, memory_order_acquire);
+    if (v != value) return v;
+    for (uint64_t end = now_ns() + SPIN_NS; now_ns() < end;)
+        for (int i = 0; i < PAUSES_PER_LOOK; i++) {
+            v = atomic_load_explicit(&g->word, memory_order_acquire);
+            if (v != value) return v;
+            pause_cpu();
+        }
+    atomic_fetch_add(&g->sleepers, 1);
+    while ((v = atomic_load(&g->word)) == value) gate_sleep(g, value);
+    atomic_fetch_sub(&g->sleepers, 1);
+    return v;
+}
+
+/* To be called after the word was changed. */
+static void gate_announce(struct gate *g) {
+    if (atomic_load(&g->sleepers)) gate_wake(g);
+}
+
+/* --- work ----------------------------------------------------------------------------------------------------------------- */
+
+static void run_share(struct fo_pool *p, int thread) {
+    int lo = (int)((int64_t)p->units * thread / p->n_threads), hi = (int)((int64_t)p->units * (thread + 1) / p->n_threads);
+    if (lo < hi) p->fn(p->arg, lo, hi, thread);
+}
+
+static void *work(void *arg) {
+    struct worker *w = arg;
+    struct fo_pool *p = w->pool;
+    for (unsigned seen = 0;;) {
+        seen = gate_await_change(&p->gen, seen);
+        if (p->quit) return NULL;
+        run_share(p, w->id);
+        if (atomic_fetch_sub(&p->left.word, 1) == 1) gate_announce(&p->left);
+    }
+}
+
+void fo_pool_run(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units) {
+    if (units <= 0) return;
+    pthread_mutex_lock(&p->callers);
+    if (p->n_threads == 1 || units == 1) {
+        fn(arg, 0, units, 0);
+    } else {
+        p->fn = fn;
+        p->arg = arg;
+        p->units = units;
+        atomic_store(&p->left.word, (unsigned)p->n_threads - 1);
+        atomic_fetch_add(&p->gen.word, 1);
+        gate_announce(&p->gen);
+        run_share(p, 0);
+        for (unsigned left = atomic_load(&p->left.word); left;) left = gate_await_change(&p->left, left);
+    }
+    pthread_mutex_unlock(&p->callers);
+}
+
+/* --- life ----------------------------------------------------------------------------------------------------------------- */
+
+/* Signals are for the threads of the program, but a fault must reach the thread that caused it: a blocked SIGBUS would kill the
+ * process where file.c could have saved it. */
+static void signals_for_workers(sigset_t *ret) {
+    static const int faults[] = { SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGTRAP, SIGABRT };
+    sigfillset(ret);
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(ret, faults[i]);
+}
+
+int fo_pool_new(int n_threads, struct fo_pool **ret, struct fo_err *e) {
+    if (n_threads == 0) {
+        n_threads = fo_cpu_count();
+        if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
+    }
+    if (n_threads < 0 || n_threads > MAX_THREADS) return (int)fo_fail(e, FO_EINVAL, "%d compute threads; 1 to %d are possible", n_threads, MAX_THREADS);
+    size_t size = (sizeof(struct fo_pool) + (size_t)(n_threads - 1) * sizeof(struct worker) + 63) & ~(size_t)63;
+    struct fo_pool *p = aligned_alloc(64, size);
+    if (!p) return (int)fo_fail_need(e, FO_ENOMEM, size, 0, "no memory for %d compute threads", n_threads);
+    *p = (struct fo_pool){ .n_threads = n_threads };
+    gate_init(&p->gen);
+    gate_init(&p->left);
+    pthread_mutex_init(&p->callers, NULL);
+
+    sigset_t block, before;
+    pthread_attr_t attr;
+    signals_for_workers(&block);
+    pthread_sigmask(SIG_SETMASK, &block, &before);
+    pthread_attr_init(&attr);
+    pthread_attr_setstacksize(&attr, STACK_BYTES);
+    int err = 0;
+    for (int i = 1; i < n_threads && !err; i++) {
+        struct worker *w = &p->workers[i - 1];
+        *w = (struct worker){ .pool = p, .id = i };
+        err = pthread_create(&w->thread, &attr, work, w);
+        if (!err) p->n_started++;
+    }
+    pthread_attr_destroy(&attr);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (err) {
+        fo_fail_errno(e, err, "starting compute thread %d of %d", p->n_started + 1, n_threads);
+        fo_pool_free(p);
+        return (int)e->code;
+    }
+    *ret = p;
+    return FO_OK;
+}
+
+void fo_pool_free(struct fo_pool *p) {
+    if (!p) return;
+    p->quit = true;
+    atomic_fetch_add(&p->gen.word, 1);
+    gate_announce(&p->gen);
+    for (int i = 0; i < p->n_started; i++) pthread_join(p->workers[i].thread, NULL);
+    pthread_mutex_destroy(&p->callers);
+    gate_done(&p->left);
+    gate_done(&p->gen);
+    free(p);
+}
+
+int fo_pool_threads(const struct fo_pool *p) {
+    return p->n_threads;
+}
