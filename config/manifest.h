@@ -59,7 +59,8 @@ struct cf_manifest {
 /* One finding. Sorted by place in a cf_report. */
 struct cf_finding {
     enum cf_class { CF_SYNTAX, CF_UNKNOWN_KEY, CF_DUPLICATE, CF_TYPE, CF_RANGE, CF_MISSING, CF_CONFLICT, CF_NOT_YET } class;
-    int line, col; /* from 1 */
+    int line, col; /* from 1; columns are characters */
+    int width;     /* characters to underline, at least 1 */
     char *text;    /* "'ctx_kap': no such key in a model; did you mean 'ctx_cap'?" */
 };
 struct cf_report {
@@ -70,8 +71,12 @@ struct cf_report {
 };
 
 /* Parses and checks `text`. Returns FO_OK and fills *ret, or FO_EFORMAT with every mistake of the text in *ret_report (never
- * empty then); FO_ELIMIT/FO_ENOMEM when a cap is passed (a report says where). Free both results with their _free. Time and memory
- * are linear in len (cap: 1 MiB of text, depth 16). */
+ * empty then; *e has the first); FO_ELIMIT when a cap is passed (the report says where), FO_ENOMEM (the report may be empty).
+ * *ret_report is always set: cf_report_done it, whatever is returned. Time and memory are linear in len (caps: 1 MiB of text,
+ * 65,536 values, depth 16), but for the sort of the names.
+ *
+ * A program that has values instead of a file (the command line's `serve`) writes the same text into a buffer, with cf_quote
+ * (config/text.h) around every value that a person typed, and parses that: flags and files then cannot differ. */
 int cf_manifest_parse(const char *text, size_t len, struct cf_manifest **ret, struct cf_report *ret_report, struct fo_err *e);
 void cf_manifest_free(struct cf_manifest *m); /* NULL is allowed */
 void cf_report_done(struct cf_report *r);
@@ -82,3 +87,7 @@ void cf_report_done(struct cf_report *r);
  *           |     ^~~~~~~
  * Returns heap text (free it) or NULL without memory. */
 char *cf_finding_format(const struct cf_finding *f, const char *file, const char *text, size_t len);
+
+/* THE key table, for pages, schemas and plans (config/schema.h). Static storage. */
+struct cf_keys;
+const struct cf_keys *cf_manifest_keys(void);
