@@ -1,0 +1,292 @@
+/* A request: see request.h (the reader's side) and request_worker.h (the worker's).
+ *
+ * Text travels through a ring of records: [length u16][token i32][bytes], wrapped byte by byte. A record holds at most
+ * PN_CHUNK_BYTES, cut at a character; the first one of a token carries its id, the others -1. The beginning and the end of a
+ * request are flags, not records, so they never wait for room.
+ *
+ * What the worker has for the reader first stands in `out`. If the ring has no room for all of it, the request is paused: the
+ * worker skips it in its steps until the reader has pulled. `out` is bounded because nothing is added to it while it holds
+ * something but the rest at the very end. */
+#include "engine/request_worker.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/stop.h"
+#include "engine/wake.h"
+
+enum { HEAD_BYTES = 6, MAX_OUT_BYTES = 1 << 20 };
+_Static_assert(HEAD_BYTES + PN_CHUNK_BYTES <= PN_RING_BYTES / 2, "the half that wakes a paused worker holds one full record");
+_Static_assert(PN_CHUNK_BYTES >= 4 && PN_CHUNK_BYTES <= UINT16_MAX, "a record holds a character and its length fits");
+
+/* --- making and freeing ---------------------------------------------------------------------- */
+static void request_free(struct pn_request *r) {
+    pthread_cond_destroy(&r->ready);
+    pthread_mutex_destroy(&r->lock);
+    pn_sampler_free(r->sampler);
+    pn_stop_free(r->stop);
+    fo_buf_done(&r->piece);
+    fo_buf_done(&r->out);
+    pn_wake_unref(r->wake);
+    free(r->tokens);
+    free(r->session);
+    free(r->id);
+    free(r);
+}
+
+int pn_request_new(const struct pn_request_opts *o, uint32_t max_tokens, int32_t n_vocab, struct pn_wake *wake, struct pn_request **ret,
+                   struct fo_err *e) {
+    if (o->n_tokens == 0) return fo_fail(e, FO_EINVAL, "the prompt is empty");
+    for (uint32_t i = 0; i < o->n_tokens; i++)
+        if (o->tokens[i] < 0 || o->tokens[i] >= n_vocab)
+            return fo_fail(e, FO_EINVAL, "token %d at place %u of the prompt does not exist (the vocabulary has %d)", o->tokens[i], i, n_vocab);
+
+    struct pn_request *r = calloc(1, sizeof *r);
+    if (!r) return fo_fail(e, FO_ENOMEM, "no memory for a request");
+    pthread_mutex_init(&r->lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&r->ready, &attr);
+    pthread_condattr_destroy(&attr);
+    fo_buf_init(&r->piece, MAX_OUT_BYTES);
+    fo_buf_init(&r->out, MAX_OUT_BYTES);
+    atomic_init(&r->holders, 2);
+    atomic_init(&r->cancelled, false);
+    r->wake = pn_wake_ref(wake);
+    r->max_tokens = max_tokens;
+    r->ignore_end = o->ignore_end;
+    r->want_text = o->want_text;
+    r->out_token = -1;
+    r->n_tokens = o->n_tokens;
+    r->tokens = malloc((size_t)o->n_tokens * sizeof *r->tokens);
+    bool ok = r->tokens != NULL;
+    if (ok) memcpy(r->tokens, o->tokens, (size_t)o->n_tokens * sizeof *r->tokens);
+    if (ok && o->session) ok = (r->session = strdup(o->session)) != NULL;
+    if (ok && o->id) ok = (r->id = strdup(o->id)) != NULL;
+    int rc = ok ? 0 : fo_fail(e, FO_ENOMEM, "no memory for a request of %u tokens", o->n_tokens);
+    if (rc == 0) rc = pn_stop_new(o->stops, o->n_stops, &r->stop, e);
+    if (rc == 0) rc = pn_sampler_new(&o->sampling, n_vocab, &r->sampler, e);
+    if (rc != 0) {
+        request_free(r);
+        return rc;
+    }
+    *ret = r;
+    return 0;
+}
+
+void pn_request_discard(struct pn_request *r) {
+    request_free(r);
+}
+
+static void leave(struct pn_request *r) {
+    if (atomic_fetch_sub(&r->holders, 1) == 1) request_free(r);
+}
+
+/* --- the ring (under the lock) --------------------------------------------------------------- */
+static void ring_write(struct pn_request *r, const void *bytes, size_t n) {
+    if (n == 0) return;
+    size_t at = (r->ring_at + r->ring_used) % PN_RING_BYTES, first = PN_RING_BYTES - at;
+    if (first > n) first = n;
+    memcpy(r->ring + at, bytes, first);
+    memcpy(r->ring, (const char *)bytes + first, n - first);
+    r->ring_used += n;
+}
+
+static void ring_read(struct pn_request *r, void *bytes, size_t n) {
+    size_t first = PN_RING_BYTES - r->ring_at;
+    if (first > n) first = n;
+    memcpy(bytes, r->ring + r->ring_at, first);
+    memcpy((char *)bytes + first, r->ring, n - first);
+    r->ring_at = (r->ring_at + n) % PN_RING_BYTES;
+    r->ring_used -= n;
+}
+
+/* How much of text[0..len) goes into one record of at most cap bytes: whole characters. Bytes that are no UTF-8 (there are none
+ * after detokenisation) are cut anywhere. */
+static size_t chunk_len(const char *text, size_t len, size_t cap) {
+    if (len <= cap) return len;
+    size_t n = cap;
+    while (n > 0 && ((unsigned char)text[n] & 0xC0) == 0x80) n--;
+    return n > 0 ? n : cap;
+}
+
+/* --- the worker's side ----------------------------------------------------------------------- */
+bool pn_request_cancelled(const struct pn_request *r) {
+    return atomic_load(&r->cancelled);
+}
+
+void pn_request_start(struct pn_request *r) {
+    pthread_mutex_lock(&r->lock);
+    r->started = true;
+    pthread_cond_signal(&r->ready);
+    pthread_mutex_unlock(&r->lock);
+}
+
+static int out_state(const struct pn_request *r, struct fo_err *e) {
+    if (!r->out.failed && !r->piece.failed) return 0;
+    return fo_fail(e, FO_ENOMEM, "no memory for the text of an answer");
+}
+
+int pn_request_put(struct pn_request *r, const struct fo_tok *tok, int32_t id, bool *ret_stopped, struct fo_err *e) {
+    fo_buf_clear(&r->out);
+    fo_buf_clear(&r->piece);
+    r->out_off = 0;
+    r->out_token = id;
+    r->out_any = true;
+    bool stopped = false;
+    if (tok && (r->want_text || r->stop)) {
+        fo_detok_push(&r->detok, tok, id, false, &r->piece);
+        stopped = pn_stop_push(r->stop, fo_buf_str(&r->piece), r->piece.len, &r->out);
+        if (out_state(r, e) != 0) return e->code;
+        if (!r->want_text) fo_buf_clear(&r->out);
+    }
+    *ret_stopped = stopped;
+    return 0;
+}
+
+int pn_request_put_rest(struct pn_request *r, struct fo_err *e) {
+    fo_buf_clear(&r->piece);
+    fo_detok_end(&r->detok, &r->piece);
+    size_t before = r->out.len;
+    /* The last bytes may complete a stop string: then they go, and what stood before it stays. */
+    if (!pn_stop_push(r->stop, fo_buf_str(&r->piece), r->piece.len, &r->out)) pn_stop_end(r->stop, &r->out);
+    if (out_state(r, e) != 0) return e->code;
+    if (!r->want_text) fo_buf_clear(&r->out);
+    if (r->out.len > before) r->out_any = true;
+    return 0;
+}
+
+/* The next record of `out`: its text and token; false = nothing left. */
+static bool out_next(struct pn_request *r, const char **ret_text, size_t *ret_len, int32_t *ret_token) {
+    if (!r->out_any) return false;
+    *ret_text = fo_buf_str(&r->out) + r->out_off;
+    *ret_len = chunk_len(*ret_text, r->out.len - r->out_off, PN_CHUNK_BYTES);
+    *ret_token = r->out_token;
+    return true;
+}
+
+static void out_advance(struct pn_request *r, size_t n) {
+    r->out_off += n;
+    r->out_token = -1;
+    if (r->out_off < r->out.len) return;
+    fo_buf_clear(&r->out);
+    r->out_off = 0;
+    r->out_any = false;
+}
+
+bool pn_request_flush(struct pn_request *r) {
+    const char *text;
+    size_t len;
+    int32_t token;
+    if (!r->out_any) return true;
+    pthread_mutex_lock(&r->lock);
+    r->paused = false;
+    while (out_next(r, &text, &len, &token)) {
+        if (PN_RING_BYTES - r->ring_used < HEAD_BYTES + len) {
+            r->paused = true;
+            break;
+        }
+        uint16_t len16 = (uint16_t)len;
+        ring_write(r, &len16, sizeof len16);
+        ring_write(r, &token, sizeof token);
+        ring_write(r, text, len);
+        out_advance(r, len);
+    }
+    pthread_cond_signal(&r->ready);
+    bool all = !r->paused;
+    pthread_mutex_unlock(&r->lock);
+    return all;
+}
+
+void pn_request_end(struct pn_request *r, enum pn_finish finish, const struct pn_usage *usage, const struct fo_err *err) {
+    pthread_mutex_lock(&r->lock);
+    r->finish = finish;
+    r->usage = *usage;
+    if (err) r->err = *err;
+    r->ended = true;
+    r->paused = false;
+    pthread_cond_signal(&r->ready);
+    pthread_mutex_unlock(&r->lock);
+    leave(r);
+}
+
+/* --- the reader's side ----------------------------------------------------------------------- */
+static void show_text(struct pn_request *r, size_t len, int32_t token, struct pn_event *ret) {
+    r->text[len] = '\0';
+    ret->kind = PN_EV_TEXT;
+    ret->text = r->text;
+    ret->text_len = len;
+    ret->token = token;
+}
+
+/* Under the lock: fills *ret with what comes next; false = nothing yet. */
+static bool next_event(struct pn_request *r, struct pn_event *ret) {
+    if (r->started && !r->started_shown) {
+        r->started_shown = true;
+        ret->kind = PN_EV_STARTED;
+        return true;
+    }
+    bool gone = r->ended && r->err.code == FO_ECANCELLED; /* who cancelled does not want the rest */
+    if (r->ring_used > 0 && !gone) {
+        uint16_t len;
+        int32_t token;
+        ring_read(r, &len, sizeof len);
+        ring_read(r, &token, sizeof token);
+        ring_read(r, r->text, len);
+        show_text(r, len, token, ret);
+        return true;
+    }
+    if (!r->ended) return false;
+    const char *text;
+    size_t len;
+    int32_t token;
+    if (!gone && out_next(r, &text, &len, &token)) {
+        memcpy(r->text, text, len);
+        out_advance(r, len);
+        show_text(r, len, token, ret);
+        return true;
+    }
+    ret->kind = r->err.code ? PN_EV_ERROR : PN_EV_DONE;
+    ret->err = r->err.code ? &r->err : NULL;
+    ret->finish = r->finish;
+    ret->usage = r->usage;
+    return true;
+}
+
+void pn_request_next(struct pn_request *r, int timeout_ms, struct pn_event *ret) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    if (timeout_ms < 0) timeout_ms = 0;
+    until.tv_sec += timeout_ms / 1000;
+    until.tv_nsec += timeout_ms % 1000 * 1000000L;
+    if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
+
+    *ret = (struct pn_event){ .kind = PN_EV_TIMEOUT, .text = "", .token = -1 };
+    bool ring = false;
+    pthread_mutex_lock(&r->lock);
+    while (!next_event(r, ret)) {
+        if (timeout_ms == 0 || pthread_cond_timedwait(&r->ready, &r->lock, &until) != 0) {
+            next_event(r, ret);
+            break;
+        }
+    }
+    /* Half a ring at a time: a reader that is just behind does not wake the worker for every record. */
+    if (r->paused && r->ring_used <= PN_RING_BYTES / 2) {
+        r->paused = false;
+        ring = true;
+    }
+    pthread_mutex_unlock(&r->lock);
+    if (ring) pn_wake_ring(r->wake);
+}
+
+void pn_request_cancel(struct pn_request *r) {
+    if (!atomic_exchange(&r->cancelled, true)) pn_wake_ring(r->wake);
+}
+
+void pn_request_release(struct pn_request *r) {
+    if (!r) return;
+    pn_request_cancel(r);
+    leave(r);
+}

@@ -1,0 +1,84 @@
+/* The worker's side of a request: for engine/sched.c and the function that submits. Connection threads use request.h.
+ *
+ * Fields say who may touch them: `fixed` since it was made; `worker` from the queue to the end, then the reader's; `lock`. */
+#pragma once
+#include <pthread.h>
+#include <stdatomic.h>
+
+#include "engine/request.h"
+#include "foundry/base/buf.h"
+#include "foundry/base/err.h"
+#include "foundry/tok.h"
+
+struct pn_seq;
+struct pn_stop;
+struct pn_wake;
+
+#ifdef FO_DEBUG
+enum { PN_RING_BYTES = 64, PN_CHUNK_BYTES = 24 }; /* small, so that wrap, split and pause run in every test */
+#else
+enum { PN_RING_BYTES = 64 * 1024, PN_CHUNK_BYTES = 4096 };
+#endif
+
+struct pn_request {
+    /* fixed */
+    uint32_t n_tokens, max_tokens; /* max_tokens >= 1: what admission granted */
+    int32_t *tokens;               /* [n_tokens] */
+    struct pn_sampler *sampler;    /* worker */
+    struct pn_stop *stop;          /* worker; NULL = none */
+    bool ignore_end, want_text;
+    char *session, *id; /* or NULL */
+    struct pn_wake *wake;
+    double submitted_ms;
+
+    atomic_int holders;
+    atomic_bool cancelled;
+
+    struct pn_request *next; /* the queue's */
+
+    /* worker: text that is on its way to the ring. At most one token's worth with what it released. */
+    struct fo_detok detok;
+    struct fo_buf piece; /* scratch: the text of one token before stop matching */
+    struct fo_buf out;
+    size_t out_off;
+    int32_t out_token; /* goes out with the first chunk; -1 = none or gone */
+    bool out_any;      /* something (if only a token without text) is on its way */
+
+    pthread_mutex_t lock; /* guards the rest */
+    pthread_cond_t ready;
+    bool started, started_shown, ended;
+    bool paused; /* the worker waits for room: ring the bell when there is */
+    enum pn_finish finish;
+    struct pn_usage usage;
+    struct fo_err err; /* code 0 = a good end */
+    size_t ring_at, ring_used;
+    unsigned char ring[PN_RING_BYTES];
+
+    char text[PN_CHUNK_BYTES + 1]; /* the reader's: what the last event shows */
+};
+
+/* Copies what opts points to. max_tokens is the granted count. Parameters are checked (FO_EINVAL names the field); token ids
+ * against n_vocab. The bell is rung on cancel and when a paused reader made room. Two holders from the start. */
+int pn_request_new(const struct pn_request_opts *opts, uint32_t max_tokens, int32_t n_vocab, struct pn_wake *wake, struct pn_request **ret,
+                   struct fo_err *e);
+
+/* A request that was never queued: frees it whole. */
+void pn_request_discard(struct pn_request *r);
+
+bool pn_request_cancelled(const struct pn_request *r);
+
+void pn_request_start(struct pn_request *r);
+
+/* A token was chosen: its text goes through detokenisation and stop matching towards the ring (tok NULL: ids only). *ret_stopped is
+ * set when a stop string ended the answer. FO_ENOMEM. Only while nothing is on its way (pn_request_flush said true). */
+int pn_request_put(struct pn_request *r, const struct fo_tok *tok, int32_t id, bool *ret_stopped, struct fo_err *e);
+
+/* The answer ends without a stop string: what was held back is put on its way behind the last token. */
+int pn_request_put_rest(struct pn_request *r, struct fo_err *e);
+
+/* Moves what is on its way into the ring; true = all of it. False: no room, the request is paused until the reader makes some. */
+bool pn_request_flush(struct pn_request *r);
+
+/* The end, good (err NULL) or not; then the worker's hold is gone and r must not be touched. What did not fit the ring goes to the
+ * reader with the object, so a slow reader does not keep a slot for its last words. */
+void pn_request_end(struct pn_request *r, enum pn_finish finish, const struct pn_usage *usage, const struct fo_err *err);

@@ -1,0 +1,632 @@
+/* The scheduler: see sched.h.
+ *
+ * Who owns what. `lock` guards the queue, the flags and the counters; it is held for pointer work only, never over a step, so
+ * submitting and looking at the status never wait for the model. Slots, sequences and idle conversations are the worker's alone.
+ * The worker sleeps on a bell (wake.h) that submit, cancel, a reader that made room, and drain ring; otherwise it looks around
+ * once a second, which is also its heartbeat.
+ *
+ * A slot goes: prefill (pos < n_tokens) -> decode (one token a step) -> end. A slot whose text does not fit its ring stays as it is
+ * and is left out of the steps until the reader has pulled. */
+#include "engine/sched.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "engine/engine.h"
+#include "engine/prefix.h"
+#include "engine/request_worker.h"
+#include "engine/wake.h"
+#include "foundry/base/log.h"
+
+enum { TICK_MS = 1000, RETRY_MAX_S = 120, RETRY_DRAINING_S = 10, RETRY_FAILED_S = 60, GUESS_TOKENS = 128 };
+
+struct slot {
+    struct pn_request *r; /* NULL = free */
+    struct pn_seq *seq;
+    uint64_t order;       /* of starting: prefill is first come first served */
+    uint32_t cached, n_out;
+    int32_t last;         /* the newest token, not yet in the sequence */
+    double started_ms, first_ms;
+};
+
+/* A moving average; 0 = nothing known yet. */
+static void learn(double *v, double x) {
+    *v = *v == 0 ? x : *v + 0.2 * (x - *v);
+}
+
+struct pn_sched {
+    struct pn_model *m;
+    const struct pn_model_info *info;
+    const struct fo_tok *tok; /* NULL = ids only */
+    struct pn_wake *wake;
+    pthread_t thread;
+    uint32_t queue_depth, queue_timeout_ms;
+
+    /* the worker's */
+    uint32_t n_slots, n_run;
+    struct slot *slots;          /* [n_slots] */
+    struct pn_batch_item *items; /* [n_slots] */
+    uint32_t *item_slot;         /* [n_slots] */
+    struct pn_prefix *idle;
+    uint64_t order;
+
+    pthread_mutex_t lock; /* guards the rest */
+    pthread_cond_t idle_now;
+    struct pn_request *head, **tail;
+    uint32_t n_queued, n_running;
+    bool stop, draining;
+    bool failed; /* written by the worker, which reads it without the lock */
+    bool end_all, joined;
+    char end_reason[160];
+    char reason[256];
+    uint64_t requests, refused, n_failed, cancelled, prefilled, decoded, heartbeat;
+    uint64_t kv_used, kv_available;
+    double prefill_tps, decode_tps, mean_prompt, mean_answer;
+};
+
+/* --- the queue (any thread) ------------------------------------------------------------------ */
+static void queue_push(struct pn_sched *s, struct pn_request *r) {
+    r->next = NULL;
+    *s->tail = r;
+    s->tail = &r->next;
+    s->n_queued++;
+}
+
+static void queue_push_front(struct pn_sched *s, struct pn_request *r) {
+    r->next = s->head;
+    if (!s->head) s->tail = &r->next;
+    s->head = r;
+    s->n_queued++;
+}
+
+/* Unlinks *link. */
+static struct pn_request *queue_remove(struct pn_sched *s, struct pn_request **link) {
+    struct pn_request *r = *link;
+    *link = r->next;
+    if (s->tail == &r->next) s->tail = link;
+    s->n_queued--;
+    return r;
+}
+
+static void say_idle(struct pn_sched *s) {
+    if (s->n_queued + s->n_running == 0) pthread_cond_broadcast(&s->idle_now);
+}
+
+/* Takes out of the queue whatever was cancelled, and when `all` everything else too: a list linked by next. */
+static struct pn_request *queue_sweep(struct pn_sched *s, bool all) {
+    struct pn_request *out = NULL, **end = &out;
+    for (struct pn_request **link = &s->head; *link;) {
+        if (!all && !pn_request_cancelled(*link)) {
+            link = &(*link)->next;
+            continue;
+        }
+        struct pn_request *r = queue_remove(s, link);
+        r->next = NULL;
+        *end = r;
+        end = &r->next;
+        if (pn_request_cancelled(r)) s->cancelled++;
+        else s->n_failed++;
+    }
+    say_idle(s);
+    return out;
+}
+
+static void fail_cancelled(struct fo_err *e) {
+    fo_fail(e, FO_ECANCELLED, "the request was cancelled");
+}
+
+/* Ends a list of requests that never started: the cancelled ones as such, the others with `why`. */
+static void end_list(struct pn_request *list, const struct fo_err *why) {
+    struct fo_err gone;
+    fail_cancelled(&gone);
+    double now = pn_now_ms();
+    while (list) {
+        struct pn_request *r = list;
+        list = r->next;
+        struct pn_usage usage = { .prompt_tokens = r->n_tokens, .queue_ms = now - r->submitted_ms };
+        pn_request_end(r, PN_FINISH_STOP, &usage, pn_request_cancelled(r) || !why ? &gone : why);
+    }
+}
+
+/* When a place should be free: what a request takes at the measured rates, shared by those that run together. */
+static uint32_t retry_after(const struct pn_sched *s) {
+    if (s->failed) return RETRY_FAILED_S;
+    if (s->draining) return RETRY_DRAINING_S;
+    double answer = s->mean_answer > 0 ? s->mean_answer : GUESS_TOKENS, seconds = 0;
+    if (s->prefill_tps > 0) seconds += s->mean_prompt / s->prefill_tps;
+    if (s->decode_tps > 0) seconds += answer / s->decode_tps;
+    return seconds >= RETRY_MAX_S ? RETRY_MAX_S : seconds <= 1 ? 1 : (uint32_t)(seconds + 0.999);
+}
+
+static int state_check(struct pn_sched *s, struct fo_err *e) {
+    if (s->failed) return fo_fail(e, FO_EUNAVAIL, "the model failed: %s", s->reason);
+    if (s->draining) return fo_fail(e, FO_EUNAVAIL, "draining: no new requests are taken");
+    return 0;
+}
+
+/* Free slots count as places: a burst that comes before the worker has woken is not refused for it. */
+static bool full(const struct pn_sched *s) {
+    return s->n_queued + s->n_running >= s->n_slots + s->queue_depth;
+}
+
+/* Under the lock; what had been cancelled leaves first, through *ret_gone. */
+static int room(struct pn_sched *s, struct pn_request **ret_gone, struct fo_err *e) {
+    *ret_gone = NULL;
+    int rc = state_check(s, e);
+    if (rc == 0 && full(s)) {
+        *ret_gone = queue_sweep(s, false);
+        if (full(s))
+            rc = fo_fail_need(e, FO_EBUSY, (uint64_t)s->n_queued + 1, s->queue_depth, "the queue is full: %u requests run and %u wait (at most %u)",
+                              s->n_running, s->n_queued, s->queue_depth);
+    }
+    if (rc != 0) s->refused++;
+    return rc;
+}
+
+int pn_sched_room(struct pn_sched *s, struct fo_err *e) {
+    struct pn_request *gone;
+    pthread_mutex_lock(&s->lock);
+    int rc = room(s, &gone, e);
+    pthread_mutex_unlock(&s->lock);
+    end_list(gone, NULL);
+    return rc;
+}
+
+int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e) {
+    struct pn_request *gone;
+    r->submitted_ms = pn_now_ms();
+    pthread_mutex_lock(&s->lock);
+    int rc = room(s, &gone, e);
+    if (rc == 0) {
+        s->requests++;
+        queue_push(s, r);
+    }
+    pthread_mutex_unlock(&s->lock);
+    end_list(gone, NULL);
+    if (rc == 0) pn_wake_ring(s->wake);
+    return rc;
+}
+
+void pn_sched_drain(struct pn_sched *s) {
+    pthread_mutex_lock(&s->lock);
+    s->draining = true;
+    pthread_mutex_unlock(&s->lock);
+}
+
+bool pn_sched_wait_idle(struct pn_sched *s, uint32_t timeout_ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += timeout_ms / 1000;
+    until.tv_nsec += timeout_ms % 1000 * 1000000L;
+    if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
+    pthread_mutex_lock(&s->lock);
+    while (s->n_queued + s->n_running > 0 && pthread_cond_timedwait(&s->idle_now, &s->lock, &until) == 0) {}
+    bool idle = s->n_queued + s->n_running == 0;
+    pthread_mutex_unlock(&s->lock);
+    return idle;
+}
+
+void pn_sched_cancel_all(struct pn_sched *s, const char *reason) {
+    pthread_mutex_lock(&s->lock);
+    s->end_all = true;
+    snprintf(s->end_reason, sizeof s->end_reason, "%s", reason);
+    pthread_mutex_unlock(&s->lock);
+    pn_wake_ring(s->wake);
+}
+
+void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret) {
+    struct fo_err why = { 0 };
+    pthread_mutex_lock(&s->lock);
+    *ret = (struct pn_served_status){
+        .ready = state_check(s, &why) == 0,
+        .running = s->n_running,
+        .queued = s->n_queued,
+        .requests = s->requests,
+        .refused = s->refused,
+        .failed = s->n_failed,
+        .cancelled = s->cancelled,
+        .tokens_prefilled = s->prefilled,
+        .tokens_decoded = s->decoded,
+        .heartbeat = s->heartbeat,
+        .prefill_tps = s->prefill_tps,
+        .decode_tps = s->decode_tps,
+        .kv_bytes_used = s->kv_used,
+        .retry_after_s = retry_after(s),
+    };
+    pthread_mutex_unlock(&s->lock);
+    memcpy(ret->reason, why.msg, sizeof ret->reason - 1);
+}
+
+uint64_t pn_sched_kv_available(struct pn_sched *s) {
+    pthread_mutex_lock(&s->lock);
+    uint64_t n = s->kv_available;
+    pthread_mutex_unlock(&s->lock);
+    return n;
+}
+
+/* --- the end of a request (the worker, as all below) ----------------------------------------- */
+/* Whether the tokens and KV of a slot are sound and may serve the next turn of the conversation. */
+static bool keeps(const struct pn_sched *s, const struct slot *sl, const struct fo_err *err) {
+    return !s->failed && sl->r->session && pn_seq_len(sl->seq) > 0 && (!err || err->code == FO_ECANCELLED);
+}
+
+static void publish_kv(struct pn_sched *s) {
+    uint64_t page = s->info->page_tokens * s->info->kv_bytes_per_token, free_pages = pn_model_free_pages(s->m);
+    s->kv_used = (s->info->n_pages - free_pages) * page;
+    s->kv_available = free_pages * page + pn_prefix_tokens(s->idle, s->info->page_tokens) * s->info->kv_bytes_per_token;
+}
+
+static void slot_end(struct pn_sched *s, struct slot *sl, enum pn_finish finish, const struct fo_err *err) {
+    struct pn_request *r = sl->r;
+    double now = pn_now_ms(), first = sl->first_ms > 0 ? sl->first_ms : now;
+    struct pn_usage usage = { .prompt_tokens = r->n_tokens,
+                              .cached_tokens = sl->cached,
+                              .completion_tokens = sl->n_out,
+                              .queue_ms = sl->started_ms - r->submitted_ms,
+                              .prefill_ms = first - sl->started_ms,
+                              .decode_ms = now - first };
+    if (keeps(s, sl, err)) {
+        pn_prefix_put(s->idle, r->session, sl->seq);
+        r->session = NULL;
+    } else {
+        pn_seq_free(sl->seq);
+    }
+    *sl = (struct slot){ 0 };
+    s->n_run--;
+    FO_DEBUGF("sched", "end id=%s prompt=%u cached=%u completion=%u error=%s", r->id ? r->id : "-", usage.prompt_tokens, usage.cached_tokens,
+              usage.completion_tokens, err ? err->msg : "-");
+
+    pthread_mutex_lock(&s->lock);
+    s->n_running--;
+    if (err && err->code == FO_ECANCELLED)
+        s->cancelled++;
+    else if (err)
+        s->n_failed++;
+    else
+        learn(&s->mean_answer, usage.completion_tokens);
+    publish_kv(s);
+    say_idle(s);
+    pthread_mutex_unlock(&s->lock);
+    pn_request_end(r, finish, &usage, err);
+}
+
+static void end_running(struct pn_sched *s, const struct fo_err *err) {
+    for (uint32_t i = 0; i < s->n_slots; i++)
+        if (s->slots[i].r) slot_end(s, &s->slots[i], PN_FINISH_STOP, err);
+}
+
+/* The weights or the device are gone: everything here ends with the reason, and nothing new is taken. The process lives. */
+static void model_failed(struct pn_sched *s, const struct fo_err *err) {
+    pthread_mutex_lock(&s->lock);
+    s->failed = true;
+    snprintf(s->reason, sizeof s->reason, "%.255s", err->msg);
+    struct pn_request *list = queue_sweep(s, true);
+    pthread_mutex_unlock(&s->lock);
+    end_list(list, err);
+    end_running(s, err);
+    while (pn_prefix_evict(s->idle)) {}
+}
+
+/* --- coming and going ------------------------------------------------------------------------ */
+/* What was cancelled, waited too long, or is ended by order leaves. False = the worker is to stop (and nothing is left). */
+static bool sweep(struct pn_sched *s) {
+    struct fo_err why, late, gone;
+    double now = pn_now_ms();
+    pthread_mutex_lock(&s->lock);
+    s->heartbeat++;
+    bool stop = s->stop, all = s->end_all || stop;
+    fo_fail(&why, FO_EUNAVAIL, "%s", s->end_all ? s->end_reason : "the model was unloaded");
+    s->end_all = false;
+    struct pn_request *list = queue_sweep(s, all), *expired = NULL;
+    while (s->head && now - s->head->submitted_ms >= s->queue_timeout_ms) { /* the head is the oldest */
+        struct pn_request *r = queue_remove(s, &s->head);
+        r->next = expired;
+        expired = r;
+        s->n_failed++;
+    }
+    say_idle(s);
+    pthread_mutex_unlock(&s->lock);
+    end_list(list, &why);
+    fo_fail_need(&late, FO_ETIMEOUT, s->queue_timeout_ms, s->queue_timeout_ms, "waited %u ms in the queue, the longest that is allowed",
+                 s->queue_timeout_ms);
+    end_list(expired, &late);
+
+    fail_cancelled(&gone);
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        struct slot *sl = &s->slots[i];
+        if (!sl->r) continue;
+        if (pn_request_cancelled(sl->r))
+            slot_end(s, sl, PN_FINISH_STOP, &gone);
+        else if (all)
+            slot_end(s, sl, PN_FINISH_STOP, &why);
+    }
+    return !stop;
+}
+
+/* A sequence for r with room for all it may become. Idle conversations give way, least recently used first. */
+static int sequence_for(struct pn_sched *s, struct pn_request *r, struct pn_seq **ret, struct fo_err *e) {
+    struct pn_seq *seq = r->session ? pn_prefix_take(s->idle, r->session, r->tokens, r->n_tokens) : NULL;
+    if (!seq) {
+        if (s->n_run + pn_prefix_count(s->idle) >= s->info->max_sessions) pn_prefix_evict(s->idle);
+        while (pn_seq_new(s->m, &seq, e) != 0)
+            if (!pn_prefix_evict(s->idle)) return e->code;
+    }
+    /* The last token of an answer is shown but never computed on. */
+    uint32_t n = r->n_tokens + r->max_tokens - 1;
+    while (pn_seq_reserve(seq, n, e) != 0) {
+        if (e->code == FO_ENOMEM && pn_prefix_evict(s->idle)) continue;
+        pn_seq_free(seq);
+        return e->code;
+    }
+    *ret = seq;
+    return 0;
+}
+
+/* From the queue into a slot; false = nothing more can start now. */
+static bool start_one(struct pn_sched *s) {
+    struct fo_err e;
+    struct slot *sl = s->slots;
+    if (s->n_run == s->n_slots) return false;
+    while (sl->r) sl++;
+    pthread_mutex_lock(&s->lock);
+    struct pn_request *r = s->head ? queue_remove(s, &s->head) : NULL;
+    if (r) s->n_running++;
+    pthread_mutex_unlock(&s->lock);
+    if (!r) return false;
+
+    struct pn_seq *seq = NULL;
+    if (sequence_for(s, r, &seq, &e) != 0) {
+        bool wait = e.code == FO_ENOMEM && s->n_run > 0; /* what runs now gives its memory back */
+        pthread_mutex_lock(&s->lock);
+        s->n_running--;
+        if (wait)
+            queue_push_front(s, r);
+        else
+            s->n_failed++;
+        say_idle(s);
+        pthread_mutex_unlock(&s->lock);
+        if (wait) return false;
+        r->next = NULL;
+        end_list(r, &e);
+        return true;
+    }
+    *sl = (struct slot){ .r = r, .seq = seq, .order = s->order++, .cached = pn_seq_len(seq), .started_ms = pn_now_ms() };
+    s->n_run++;
+    for (uint32_t i = 0; i < r->n_tokens; i++) pn_sampler_accept(r->sampler, r->tokens[i], 0);
+    pthread_mutex_lock(&s->lock);
+    learn(&s->mean_prompt, r->n_tokens - sl->cached);
+    publish_kv(s);
+    pthread_mutex_unlock(&s->lock);
+    FO_DEBUGF("sched", "start id=%s prompt=%u cached=%u max_tokens=%u", r->id ? r->id : "-", r->n_tokens, sl->cached, r->max_tokens);
+    pn_request_start(r);
+    return true;
+}
+
+/* --- a step ---------------------------------------------------------------------------------- */
+/* Most prompt tokens in a step beside n_decode answers. */
+static uint32_t prefill_budget(const struct pn_sched *s, uint32_t n_decode) {
+    return s->info->max_batch - n_decode;
+}
+
+/* Fills items; returns how many. */
+static uint32_t build_batch(struct pn_sched *s) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        struct slot *sl = &s->slots[i];
+        if (!sl->r || sl->n_out == 0 || !pn_request_flush(sl->r)) continue;
+        s->item_slot[n] = i;
+        s->items[n++] = (struct pn_batch_item){ sl->seq, &sl->last, 1, PN_WANT_LAST };
+    }
+    uint32_t left = prefill_budget(s, n);
+    uint64_t from = 0;
+    while (left > 0) { /* the prompts in order of starting */
+        uint32_t next = s->n_slots;
+        for (uint32_t i = 0; i < s->n_slots; i++) {
+            const struct slot *sl = &s->slots[i];
+            if (sl->r && sl->n_out == 0 && sl->order >= from && (next == s->n_slots || sl->order < s->slots[next].order)) next = i;
+        }
+        if (next == s->n_slots) break;
+        struct slot *sl = &s->slots[next];
+        uint32_t pos = pn_seq_len(sl->seq), rest = sl->r->n_tokens - pos, take = rest < left ? rest : left;
+        s->item_slot[n] = next;
+        s->items[n++] = (struct pn_batch_item){ sl->seq, sl->r->tokens + pos, take, take == rest ? PN_WANT_LAST : PN_WANT_NONE };
+        left -= take;
+        from = sl->order + 1;
+    }
+    return n;
+}
+
+static void token_chosen(struct pn_sched *s, struct slot *sl, int32_t id) {
+    struct pn_request *r = sl->r;
+    struct fo_err e;
+    if (id < 0) {
+        fo_fail(&e, FO_EINTERNAL, "the model gave no usable logits (all not-a-number, or every token is banned)");
+        slot_end(s, sl, PN_FINISH_STOP, &e);
+        return;
+    }
+    if (sl->n_out++ == 0) sl->first_ms = pn_now_ms();
+    sl->last = id;
+    pn_sampler_accept(r->sampler, id, 1);
+
+    bool end = s->tok && !r->ignore_end && fo_tok_is_end(s->tok, id), stopped = false;
+    int rc = end ? 0 : pn_request_put(r, s->tok, id, &stopped, &e);
+    bool last = end || stopped || sl->n_out == r->max_tokens;
+    if (rc == 0 && last && !stopped) rc = pn_request_put_rest(r, &e);
+    if (rc == 0) pn_request_flush(r);
+    if (rc != 0)
+        slot_end(s, sl, PN_FINISH_STOP, &e);
+    else if (last)
+        slot_end(s, sl, end || stopped ? PN_FINISH_STOP : PN_FINISH_LENGTH, NULL);
+}
+
+/* Tokens from the logits of items[lo, lo + n). */
+static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *logits, double ms) {
+    uint32_t prefilled = 0, decoded = 0;
+    for (uint32_t i = lo; i < lo + n; i++)
+        if (s->slots[s->item_slot[i]].n_out == 0)
+            prefilled += s->items[i].n;
+        else
+            decoded++;
+    pthread_mutex_lock(&s->lock);
+    s->prefilled += prefilled;
+    s->decoded += decoded;
+    /* In a mixed step the decodes are counted at their known rate, the rest of the time is the prefill's. */
+    double seconds = ms / 1e3, rest = seconds - (s->decode_tps > 0 ? decoded / s->decode_tps : 0);
+    if (prefilled == 0 && seconds > 0)
+        learn(&s->decode_tps, decoded / seconds);
+    else if (prefilled > 0 && rest > 0)
+        learn(&s->prefill_tps, prefilled / rest);
+    pthread_mutex_unlock(&s->lock);
+
+    for (uint32_t i = lo; i < lo + n; i++) {
+        if (s->items[i].want == PN_WANT_NONE) continue;
+        struct slot *sl = &s->slots[s->item_slot[i]];
+        token_chosen(s, sl, pn_sampler_pick(sl->r->sampler, logits));
+        logits += s->info->n_vocab;
+    }
+}
+
+enum outcome { COMPUTED, FAILED, MODEL_FAILED };
+
+/* Computes items[lo, lo + n). Nothing is shown before the model has said that its weights were sound throughout; when they were not,
+ * everything has ended on return. FAILED: *e says why, the sequences are as before. */
+static enum outcome compute(struct pn_sched *s, uint32_t lo, uint32_t n, struct fo_err *e) {
+    float *logits;
+    struct fo_err state;
+    double start = pn_now_ms();
+    int rc = pn_model_forward(s->m, s->items + lo, (int)n, &logits, e);
+    if (pn_model_state(s->m, &state) != 0) {
+        model_failed(s, &state);
+        return MODEL_FAILED;
+    }
+    if (rc != 0) return FAILED;
+    take_results(s, lo, n, logits, pn_now_ms() - start);
+    return COMPUTED;
+}
+
+/* A failed batch is tried again one by one, so that only what fails alone is failed. A lost device that fails every one of them has
+ * taken the model with it. */
+static void step(struct pn_sched *s, uint32_t n) {
+    struct fo_err e;
+    enum outcome all = compute(s, 0, n, &e);
+    uint32_t lost = 0;
+    for (uint32_t i = 0; i < n && all == FAILED; i++) {
+        enum outcome one = n > 1 ? compute(s, i, 1, &e) : FAILED;
+        if (one == MODEL_FAILED) return;
+        if (one == COMPUTED) continue;
+        if (e.code == FO_ELOST && ++lost == n)
+            model_failed(s, &e);
+        else
+            slot_end(s, &s->slots[s->item_slot[i]], PN_FINISH_STOP, &e);
+    }
+}
+
+/* How long to sleep: a tick, or until the oldest in the queue has waited too long. */
+static int wait_ms(struct pn_sched *s) {
+    double left = TICK_MS;
+    pthread_mutex_lock(&s->lock);
+    if (s->head) left = s->head->submitted_ms + s->queue_timeout_ms - pn_now_ms() + 1;
+    pthread_mutex_unlock(&s->lock);
+    return left < 1 ? 1 : left > TICK_MS ? TICK_MS : (int)left;
+}
+
+static void *worker(void *arg) {
+    struct pn_sched *s = arg;
+    struct fo_err e;
+    for (;;) {
+        uint64_t seen = pn_wake_count(s->wake);
+        if (!sweep(s)) return NULL;
+        while (start_one(s)) {}
+        uint32_t n = build_batch(s);
+        if (n > 0) {
+            step(s, n);
+            continue;
+        }
+        pn_wake_wait(s->wake, seen, wait_ms(s));
+        if (!s->failed && pn_model_state(s->m, &e) != 0) model_failed(s, &e);
+    }
+}
+
+/* --- making and freeing ---------------------------------------------------------------------- */
+/* The worker takes no signals but those that its own faults raise. */
+static int thread_start(struct pn_sched *s, struct fo_err *e) {
+    sigset_t all, old;
+    sigfillset(&all);
+    static const int faults[] = { SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT };
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&all, faults[i]);
+    pthread_sigmask(SIG_SETMASK, &all, &old);
+    int rc = pthread_create(&s->thread, NULL, worker, s);
+    pthread_sigmask(SIG_SETMASK, &old, NULL);
+    return rc == 0 ? 0 : fo_fail_errno(e, rc, "cannot start a worker");
+}
+
+static void sched_done(struct pn_sched *s) {
+    pn_prefix_free(s->idle);
+    pn_wake_unref(s->wake);
+    free(s->slots);
+    free(s->items);
+    free(s->item_slot);
+    pthread_cond_destroy(&s->idle_now);
+    pthread_mutex_destroy(&s->lock);
+    free(s);
+}
+
+static uint32_t least(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
+}
+
+int pn_sched_new(struct pn_model *m, uint32_t queue_depth, uint32_t queue_timeout_ms, struct pn_sched **ret, struct fo_err *e) {
+    struct pn_sched *s = calloc(1, sizeof *s);
+    if (!s) return fo_fail(e, FO_ENOMEM, "no memory for a scheduler");
+    s->m = m;
+    s->info = pn_model_info(m);
+    s->tok = pn_model_tok(m);
+    s->queue_depth = queue_depth;
+    s->queue_timeout_ms = queue_timeout_ms;
+    s->tail = &s->head;
+    pthread_mutex_init(&s->lock, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&s->idle_now, &attr);
+    pthread_condattr_destroy(&attr);
+    /* A sequence each, and a token each in a step. */
+    s->n_slots = least(least(s->info->max_concurrent, s->info->max_sessions), s->info->max_batch);
+    s->wake = pn_wake_new();
+    s->slots = calloc(s->n_slots, sizeof *s->slots);
+    s->items = calloc(s->n_slots, sizeof *s->items);
+    s->item_slot = calloc(s->n_slots, sizeof *s->item_slot);
+    int rc = s->wake && s->slots && s->items && s->item_slot ? 0 : fo_fail(e, FO_ENOMEM, "no memory for a scheduler of %u slots", s->n_slots);
+    if (rc == 0) rc = pn_prefix_new(s->info->max_sessions, &s->idle, e);
+    if (rc == 0) publish_kv(s);
+    if (rc == 0) rc = thread_start(s, e);
+    if (rc != 0) {
+        sched_done(s);
+        return rc;
+    }
+    *ret = s;
+    return 0;
+}
+
+void pn_sched_stop(struct pn_sched *s) {
+    pthread_mutex_lock(&s->lock);
+    s->draining = s->stop = true;
+    pthread_mutex_unlock(&s->lock);
+    pn_wake_ring(s->wake);
+    if (!s->joined) pthread_join(s->thread, NULL);
+    s->joined = true;
+}
+
+void pn_sched_free(struct pn_sched *s) {
+    if (!s) return;
+    pn_sched_stop(s);
+    sched_done(s);
+}
+
+struct pn_wake *pn_sched_wake(struct pn_sched *s) {
+    return s->wake;
+}

@@ -1,0 +1,44 @@
+/* The scheduler: one worker thread that owns a model's sequences and runs its steps, and the bounded queue in front of it.
+ *
+ * One step: whatever was cancelled goes; requests come in from the queue while slots are free; then one batch is computed that holds
+ * one token for every request that is decoding and fills up with chunks of the prompts that are not, first come first served. So a
+ * running answer never waits for a whole prompt. KV for prompt and answer is reserved when a request starts: what has started is
+ * not failed for memory. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct fo_err;
+struct pn_model;
+struct pn_request;
+struct pn_sched;
+struct pn_served_status;
+struct pn_wake;
+
+/* Starts the worker. The model outlives the scheduler; from here on only the worker touches its sequences. FO_ENOMEM. */
+int pn_sched_new(struct pn_model *m, uint32_t queue_depth, uint32_t queue_timeout_ms, struct pn_sched **ret, struct fo_err *e);
+/* Ends every request with FO_EUNAVAIL and joins the worker; submit and status still answer. Called by one thread at a time. */
+void pn_sched_stop(struct pn_sched *s);
+/* Stops and frees. NULL is allowed. */
+void pn_sched_free(struct pn_sched *s);
+
+/* The bell to make requests with. */
+struct pn_wake *pn_sched_wake(struct pn_sched *s);
+
+/* FO_OK when a request would be taken now; FO_EBUSY, FO_EUNAVAIL as below. Any thread, as all that follows. */
+int pn_sched_room(struct pn_sched *s, struct fo_err *e);
+/* Queues it: the worker's hold is now the worker's. FO_EBUSY (queue full: need and have are places) or FO_EUNAVAIL (draining, or the
+ * model failed, with the reason): it is still the caller's. */
+int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e);
+
+/* Takes no new requests from now on. */
+void pn_sched_drain(struct pn_sched *s);
+/* Waits until nothing runs or waits; false when timeout_ms passed first. */
+bool pn_sched_wait_idle(struct pn_sched *s, uint32_t timeout_ms);
+/* Ends all that runs or waits with FO_EUNAVAIL and this reason. */
+void pn_sched_cancel_all(struct pn_sched *s, const char *reason);
+
+/* Fills all but loaded_at. Never waits for a step. */
+void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret);
+/* Bytes of the KV pool that running requests do not hold. */
+uint64_t pn_sched_kv_available(struct pn_sched *s);
