@@ -1,9 +1,10 @@
 /* From logits to one token: see sampler.h for the chain.
  *
  * Nothing is sorted. top_k and top_p both keep a prefix of the vocabulary in order of falling weight, so all that is needed is the
- * smallest weight that stays: it is found by partitioning (Hoare's quickselect), on counts for top_k and on sums for top_p. min_p
- * is such a bound by itself. The draw then walks the vocabulary in order of ids over what is above the bound. A weight and its id
- * make one 64-bit key, so that "equal weights: the lowest id first" needs no second comparison.
+ * smallest weight that stays. A histogram over the leading bits of the weights finds the bucket it lies in, by counts for top_k and
+ * by sums for top_p; within that bucket it is found by partitioning (Hoare's quickselect). min_p is such a bound by itself. The
+ * draw then walks the vocabulary in order of ids over what is not below the bound. A weight and its id make one 64-bit key, so that
+ * "equal weights: the lowest id first" needs no second comparison.
  *
  * The same on every host: weights come from an exponential made of float additions and multiplications alone (libm's differs
  * between versions and CPUs), the build never contracts a*b+c, sums run in a fixed order in double, pivots come from a fixed
@@ -131,12 +132,26 @@ void pn_sampler_accept(struct pn_sampler *s, int32_t id, int generated) {
 }
 
 /* --- the chain ------------------------------------------------------------------------------- */
+static inline uint32_t bits_of(float f) {
+    uint32_t bits;
+    memcpy(&bits, &f, sizeof bits);
+    return bits;
+}
+
+static inline float float_of(uint32_t bits) {
+    float f;
+    memcpy(&f, &bits, sizeof f);
+    return f;
+}
+
 /* e^x for x <= 0: x = n ln2 + r, |r| <= ln2/2, a Taylor polynomial for e^r (its error is below half a unit in the last place of
- * float), and n put into the exponent. 0 below -87, where floats would become subnormal. Only IEEE additions and
- * multiplications, so every host gives the same bits. */
+ * float), and n put into the exponent. 0 for NaN and below -87, where floats would become subnormal. Only IEEE additions and
+ * multiplications, so every host gives the same bits; no branch, so that compilers make vectors of it. */
 static inline float exp_fixed(float x) {
     const float shift = 12582912.0F; /* 1.5 * 2^23: adding it rounds to an integer */
-    float low = x < -87.0F ? -87.0F : x;
+    const uint32_t minus_87 = 0xC2AE0000U, bits = bits_of(x);
+    uint32_t in = (bits & 0x7FFFFFFFU) < (minus_87 & 0x7FFFFFFFU) ? UINT32_MAX : 0;
+    float low = float_of((bits & in) | (minus_87 & ~in));
     float t = low * 1.44269504F + shift;
     float n = t - shift;
     float r = low - n * 0.693359375F; /* ln2 in two parts: the first is exact in few bits */
@@ -149,10 +164,8 @@ static inline float exp_fixed(float x) {
     y = y * r + 0.5F;
     y = y * r + 1.0F;
     y = y * r + 1.0F;
-    uint32_t bits = ((uint32_t)((int32_t)n + 127)) << 23;
-    float scale;
-    memcpy(&scale, &bits, sizeof scale);
-    return x < -87.0F ? 0.0F : y * scale;
+    float scale = float_of(((uint32_t)((int32_t)n + 127)) << 23);
+    return float_of(bits_of(y * scale) & in);
 }
 
 static void penalise(const struct pn_sampler *s, float *logits) {
@@ -179,16 +192,11 @@ static int32_t largest(const float *logits, int32_t n) {
 }
 
 static inline uint64_t key_of(float w, int32_t id) {
-    uint32_t bits;
-    memcpy(&bits, &w, sizeof bits); /* positive floats order as their bits do */
-    return (uint64_t)bits << 32 | (UINT32_MAX - (uint32_t)id);
+    return (uint64_t)bits_of(w) << 32 | (UINT32_MAX - (uint32_t)id); /* positive floats order as their bits do */
 }
 
 static inline double weight_of(uint64_t key) {
-    uint32_t bits = (uint32_t)(key >> 32);
-    float w;
-    memcpy(&w, &bits, sizeof w);
-    return (double)w;
+    return (double)float_of((uint32_t)(key >> 32));
 }
 
 /* Parts keys[lo, hi), at least two and all different, into a higher and a lower part, neither empty; returns where the lower one
@@ -214,48 +222,44 @@ static size_t part(uint64_t *keys, size_t lo, size_t hi, uint32_t *seq) {
     }
 }
 
-/* The smallest key that top_k and top_p keep. w [n_vocab] are the weights, `sum` their sum. */
-static uint64_t bound(struct pn_sampler *s, const float *w, double sum) {
+/* The smallest key of the shortest prefix, in falling order of keys, that adds up to `goal` (all of them if nothing does): each key
+ * counts 1, or its weight. Only weights above `above` and keys from `least` on take part. */
+static uint64_t bound(struct pn_sampler *s, const float *w, float above, uint64_t least, bool by_count, double goal) {
+    enum { SHIFT = 52, N_BUCKETS = (0x3F800000 >> (SHIFT - 32)) + 1 }; /* sign, exponent and 3 bits of fraction; the last is 1.0 */
+    double amount[N_BUCKETS] = { 0 }, before = 0;
+    for (int32_t i = 0; i < s->n_vocab; i++) {
+        if (!(w[i] > above)) continue;
+        uint64_t key = key_of(w[i], i);
+        if (key >= least) amount[key >> SHIFT] += by_count ? 1 : (double)w[i];
+    }
+    uint64_t bucket = 0;
+    for (uint64_t k = N_BUCKETS; k-- > 0;) {
+        if (amount[k] == 0) continue;
+        bucket = k;
+        if (before + amount[k] >= goal) break;
+        before += amount[k];
+    }
     uint64_t *keys = s->keys;
-    size_t n = 0, k = (size_t)s->p.top_k;
+    size_t lo = 0, hi = 0;
+    for (int32_t i = 0; i < s->n_vocab; i++) {
+        if (!(w[i] > above)) continue;
+        uint64_t key = key_of(w[i], i);
+        if (key >= least && key >> SHIFT == bucket) keys[hi++] = key;
+    }
     uint32_t seq = 1;
-    /* What is smaller than (1-p)/n_vocab of the sum cannot all together reach 1-p of it, so it lies outside of top_p. */
-    float tiny = k == 0 ? (float)((1.0 - (double)s->p.top_p) * sum / s->n_vocab * 0.99) : 0.0F;
-    for (int32_t i = 0; i < s->n_vocab; i++)
-        if (w[i] > tiny) keys[n++] = key_of(w[i], i);
-
-    if (k > 0 && k < n) {
-        for (size_t lo = 0, hi = n, m; (m = part(keys, lo, hi, &seq)) != k;)
-            if (m > k)
-                hi = m;
-            else
-                lo = m;
-        n = k;
-    }
-    if (s->p.top_p < 1) {
-        if (k > 0) {
-            sum = 0;
-            for (size_t i = 0; i < n; i++) sum += weight_of(keys[i]);
+    if (before + amount[bucket] < goal) before = -INFINITY; /* rounding left the goal out of reach: keep the whole bucket */
+    while (hi - lo > 1) { /* all before lo stay, all from hi on go */
+        size_t m = part(keys, lo, hi, &seq);
+        double here = 0;
+        for (size_t i = lo; i < m; i++) here += by_count ? 1 : weight_of(keys[i]);
+        if (before + here >= goal) {
+            hi = m;
+        } else {
+            before += here;
+            lo = m;
         }
-        double goal = (double)s->p.top_p * sum, above = 0;
-        size_t lo = 0, hi = n;
-        while (hi - lo > 1) { /* all before lo stay, all from hi on go */
-            size_t m = part(keys, lo, hi, &seq);
-            double here = 0;
-            for (size_t i = lo; i < m; i++) here += weight_of(keys[i]);
-            if (above + here >= goal) {
-                hi = m;
-            } else {
-                above += here;
-                lo = m;
-            }
-        }
-        return keys[lo];
     }
-    uint64_t min = UINT64_MAX;
-    for (size_t i = 0; i < n; i++)
-        if (keys[i] < min) min = keys[i];
-    return min;
+    return keys[lo];
 }
 
 int32_t pn_sampler_pick(struct pn_sampler *s, float *logits) {
@@ -266,19 +270,27 @@ int32_t pn_sampler_pick(struct pn_sampler *s, float *logits) {
 
     /* From here on the array holds weights: 1 for the largest, 0 for what cannot come. */
     float max = logits[best], inverse = 1.0F / p->temperature;
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        float x = (logits[i] - max) * inverse;
-        logits[i] = exp_fixed(x == x ? x : -INFINITY);
-    }
+    for (int32_t i = 0; i < s->n_vocab; i++) logits[i] = exp_fixed((logits[i] - max) * inverse);
     double sum = 0;
     for (int32_t i = 0; i < s->n_vocab; i++) sum += (double)logits[i];
 
-    uint64_t least = s->keys ? bound(s, logits, sum) : 0;
+    uint64_t least = 0;
+    if (p->top_k > 0) {
+        least = bound(s, logits, 0, 0, true, p->top_k);
+        if (p->top_p < 1) {
+            sum = 0;
+            for (int32_t i = 0; i < s->n_vocab; i++)
+                if (logits[i] > 0 && key_of(logits[i], i) >= least) sum += (double)logits[i];
+        }
+    }
+    if (p->top_p < 1) {
+        /* What is smaller than (1-p)/n_vocab of the sum cannot all together reach 1-p of it, so it lies outside. */
+        float tiny = (float)((1.0 - (double)p->top_p) * sum / s->n_vocab * 0.99);
+        least = bound(s, logits, tiny, least, false, (double)p->top_p * sum);
+    }
     uint64_t min_p_key = key_of(p->min_p, 0) >> 32 << 32;
     if (min_p_key > least) least = min_p_key;
-    uint32_t least_bits = (uint32_t)(least >> 32);
-    float at_least;
-    memcpy(&at_least, &least_bits, sizeof at_least);
+    float at_least = float_of((uint32_t)(least >> 32));
 
     double kept = 0;
     for (int32_t i = 0; i < s->n_vocab; i++)

@@ -172,7 +172,7 @@ static void the_same_seed_gives_the_same_tokens_and_another_seed_others(void **s
 /* These numbers were drawn once; they must come out on every host, compiler and flavour. */
 static void a_known_seed_gives_the_known_tokens_on_every_host(void **state) {
     (void)state;
-    static const int32_t known[12] = { 462, 203, 326, 92, 343, 264, 477, 98, 473, 447, 310, 490 };
+    static const int32_t known[12] = { 274, 118, 24, 68, 140, 382, 117, 366, 167, 349, 151, 75 };
     float l[V];
     struct pn_sampling p = pn_sampling_default;
     p.temperature = 0.8F;
