@@ -247,7 +247,7 @@ static uint64_t bound(struct pn_sampler *s, const float *w, float above, uint64_
         if (key >= least && key >> SHIFT == bucket) keys[hi++] = key;
     }
     uint32_t seq = 1;
-    if (before + amount[bucket] < goal) before = -INFINITY; /* rounding left the goal out of reach: keep the whole bucket */
+    if (before + amount[bucket] < goal) before = -HUGE_VAL; /* rounding left the goal out of reach: keep the whole bucket */
     while (hi - lo > 1) { /* all before lo stay, all from hi on go */
         size_t m = part(keys, lo, hi, &seq);
         double here = 0;
