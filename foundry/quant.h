@@ -100,6 +100,16 @@ static inline float fo_abs_max(const float *x, int n) {
     return f;
 }
 
+/* v rounded to nearest even and clamped to [lo, hi]; lo for a NaN. */
+static inline int fo_round_clamp(float v, int lo, int hi) {
+    return v >= (float)hi ? hi : v > (float)lo ? (int)rintf(v) : lo;
+}
+
+/* 1 / d, or 0 where that is no finite number: zero, too small, infinite, NaN. */
+static inline float fo_inverse(float d) {
+    return fabsf(d) >= 0x1p-126f && fabsf(d) <= 0x1p126f ? 1.0f / d : 0.0f;
+}
+
 /* The rows of the dtype table call these; n is a multiple of the block. A quantiser never fails: a block that holds a NaN or an
  * infinity comes back as NaN throughout where the type has a scale to carry it, so that bad activations stay visible. */
 void fo_q4_0_to_f32(const void *blocks, float *out, size_t n);
@@ -110,5 +120,10 @@ void fo_q5_k_to_f32(const void *blocks, float *out, size_t n);
 void fo_q6_k_to_f32(const void *blocks, float *out, size_t n);
 void fo_q8_k_to_f32(const void *blocks, float *out, size_t n);
 
+void fo_q4_0_from_f32(const float *in, void *blocks, size_t n);
+void fo_q4_1_from_f32(const float *in, void *blocks, size_t n);
 void fo_q8_0_from_f32(const float *in, void *blocks, size_t n);
+void fo_q4_k_from_f32(const float *in, void *blocks, size_t n);
+void fo_q5_k_from_f32(const float *in, void *blocks, size_t n);
+void fo_q6_k_from_f32(const float *in, void *blocks, size_t n);
 void fo_q8_k_from_f32(const float *in, void *blocks, size_t n);

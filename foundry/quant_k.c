@@ -3,6 +3,8 @@
 #include "foundry/quant.h"
 
 #include <math.h>
+#include <stdbool.h>
+#include <string.h>
 
 #include "foundry/dtype.h"
 
@@ -52,6 +54,91 @@ void fo_q6_k_to_f32(const void *blocks, float *out, size_t n) {
     }
 }
 
+/* --- quantisers ------------------------------------------------------------------------------------------------------------- *
+ * Straightforward ones: each sub-block's grid spans its values, then the scales are rounded to the block's. A search for the scales
+ * with the least error would be some per cent better. */
+
+/* Grids of a Q4_K or Q5_K block, quants up to `top` into q[256]. */
+static void grid_of_mins(const float *in, int top, uint16_t *ret_d, uint16_t *ret_dmin, uint8_t scales[12], uint8_t *q) {
+    float scale[8], low[8], top_scale = 0, top_low = 0;
+    bool bad = isnan(fo_abs_max(in, FO_QK_K));
+    for (int j = 0; j < 8; j++) {
+        const float *x = in + 32 * j;
+        float min = 0, max = 0;
+        for (int i = 0; i < 32; i++) {
+            min = x[i] < min ? x[i] : min;
+            max = x[i] > max ? x[i] : max;
+        }
+        scale[j] = (max - min) / (float)top;
+        low[j] = -min;
+        top_scale = scale[j] > top_scale ? scale[j] : top_scale;
+        top_low = low[j] > top_low ? low[j] : top_low;
+    }
+    *ret_d = fo_f32_to_f16(bad ? NAN : top_scale / 63);
+    *ret_dmin = fo_f32_to_f16(bad ? NAN : top_low / 63);
+    float d = fo_f16_to_f32(*ret_d), dmin = fo_f16_to_f32(*ret_dmin), inv_d = fo_inverse(d), inv_dmin = fo_inverse(dmin);
+    memset(scales, 0, 12);
+    for (int j = 0; j < 8; j++) {
+        int s = fo_round_clamp(scale[j] * inv_d, 0, 63), m = fo_round_clamp(low[j] * inv_dmin, 0, 63);
+        if (j < 4) {
+            scales[j] |= (uint8_t)s;
+            scales[j + 4] |= (uint8_t)m;
+        } else {
+            scales[j + 4] = (uint8_t)((s & 15) | (m & 15) << 4);
+            scales[j - 4] |= (uint8_t)(s >> 4 << 6);
+            scales[j] |= (uint8_t)(m >> 4 << 6);
+        }
+        float inv = fo_inverse(d * (float)s), min = dmin * (float)m;
+        for (int i = 0; i < 32; i++) q[32 * j + i] = (uint8_t)fo_round_clamp((in[32 * j + i] + min) * inv, 0, top);
+    }
+}
+
+void fo_q4_k_from_f32(const float *in, void *blocks, size_t n) {
+    struct fo_block_q4_k *b = blocks;
+    uint8_t q[FO_QK_K];
+    for (struct fo_block_q4_k *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
+        grid_of_mins(in, 15, &b->d, &b->dmin, b->scales, q);
+        for (int i = 0; i < FO_QK_K / 2; i++) {
+            const uint8_t *pair = q + i / 32 * 64 + i % 32; /* sub-blocks 2k and 2k + 1 share 32 bytes */
+            b->qs[i] = (uint8_t)(pair[0] | pair[32] << 4);
+        }
+    }
+}
+
+void fo_q5_k_from_f32(const float *in, void *blocks, size_t n) {
+    struct fo_block_q5_k *b = blocks;
+    uint8_t q[FO_QK_K];
+    for (struct fo_block_q5_k *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
+        grid_of_mins(in, 31, &b->d, &b->dmin, b->scales, q);
+        memset(b->qh, 0, sizeof b->qh);
+        for (int i = 0; i < FO_QK_K; i++) b->qh[i % 32] |= (uint8_t)((q[i] >> 4) << i / 32);
+        for (int i = 0; i < FO_QK_K / 2; i++) {
+            const uint8_t *pair = q + i / 32 * 64 + i % 32;
+            b->qs[i] = (uint8_t)((pair[0] & 15) | (pair[32] & 15) << 4);
+        }
+    }
+}
+
+void fo_q6_k_from_f32(const float *in, void *blocks, size_t n) {
+    struct fo_block_q6_k *b = blocks;
+    for (struct fo_block_q6_k *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
+        float top = fo_abs_max(in, FO_QK_K); /* the largest scale is top / 31, stored as 127 */
+        b->d = fo_f32_to_f16(top / (31 * 127));
+        float d = fo_f16_to_f32(b->d), inv_d = fo_inverse(d);
+        memset(b->ql, 0, sizeof b->ql);
+        memset(b->qh, 0, sizeof b->qh);
+        for (int i = 0; i < FO_QK_K; i++) {
+            if (i % 16 == 0) b->scales[i / 16] = (int8_t)fo_round_clamp(fo_abs_max(in + i, 16) / 31 * inv_d, 0, 127);
+            float inv = fo_inverse(d * (float)b->scales[i / 16]);
+            int q = fo_round_clamp(in[i] * inv, -32, 31) + 32, half = i / 128, r = i % 128 / 32, l = i % 32;
+            b->ql[64 * half + 32 * (r & 1) + l] |= (uint8_t)((q & 15) << 4 * (r >> 1));
+            b->qh[32 * half + l] |= (uint8_t)((q >> 4) << 2 * r);
+        }
+    }
+}
+
+/* --- the activation block -------------------------------------------------------------------------------------------------- */
+
 void fo_q8_k_to_f32(const void *blocks, float *out, size_t n) {
     const struct fo_block_q8_k *b = blocks;
     for (const struct fo_block_q8_k *end = b + n / FO_QK_K; b < end; b++, out += FO_QK_K)
@@ -64,7 +151,7 @@ void fo_q8_k_from_f32(const float *in, void *blocks, size_t n) {
     struct fo_block_q8_k *b = blocks;
     for (struct fo_block_q8_k *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
         b->d = fo_abs_max(in, FO_QK_K) / 127.0f;
-        float inv = b->d >= 0x1p-126f ? 1.0f / b->d : 0.0f;
+        float inv = fo_inverse(b->d);
         for (int i = 0; i < FO_QK_K; i++) b->qs[i] = inv > 0 ? (int8_t)rintf(in[i] * inv) : 0;
         for (int j = 0; j < FO_QK_K / 16; j++) {
             int sum = 0;

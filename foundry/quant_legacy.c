@@ -3,6 +3,7 @@
 #include "foundry/quant.h"
 
 #include <math.h>
+#include <stdbool.h>
 
 #include "foundry/dtype.h"
 
@@ -38,13 +39,52 @@ void fo_q8_0_to_f32(const void *blocks, float *out, size_t n) {
     }
 }
 
+/* Scale = the value of largest magnitude / -8, so that this value is met exactly; quants are rounded half up, in the unrounded
+ * scale. */
+void fo_q4_0_from_f32(const float *in, void *blocks, size_t n) {
+    struct fo_block_q4_0 *b = blocks;
+    for (struct fo_block_q4_0 *end = b + n / FO_QK; b < end; b++, in += FO_QK) {
+        float top = fo_abs_max(in, FO_QK), extreme = 0;
+        for (int i = 0; i < FO_QK && !isnan(top); i++)
+            if (fabsf(in[i]) == top) {
+                extreme = in[i];
+                break;
+            }
+        float d = extreme / -8.0f, inv = fo_inverse(d);
+        b->d = isnan(top) ? F16_NAN : fo_f32_to_f16(d);
+        for (int i = 0; i < FO_QK / 2; i++) {
+            int lo = isnan(top) ? 0 : (int)(in[i] * inv + 8.5f), hi = isnan(top) ? 0 : (int)(in[i + FO_QK / 2] * inv + 8.5f);
+            b->qs[i] = (uint8_t)((lo < 15 ? lo : 15) | (hi < 15 ? hi : 15) << 4);
+        }
+    }
+}
+
+/* The grid of 16 steps runs from the smallest to the largest value. */
+void fo_q4_1_from_f32(const float *in, void *blocks, size_t n) {
+    struct fo_block_q4_1 *b = blocks;
+    for (struct fo_block_q4_1 *end = b + n / FO_QK; b < end; b++, in += FO_QK) {
+        float min = in[0], max = in[0];
+        for (int i = 1; i < FO_QK; i++) {
+            min = in[i] < min ? in[i] : min;
+            max = in[i] > max ? in[i] : max;
+        }
+        float d = (max - min) / 15.0f, inv = fo_inverse(d);
+        bool bad = isnan(fo_abs_max(in, FO_QK)) || isinf(d);
+        b->d = bad ? F16_NAN : fo_f32_to_f16(d);
+        b->m = bad ? F16_NAN : fo_f32_to_f16(min);
+        for (int i = 0; i < FO_QK / 2; i++) {
+            int lo = bad ? 0 : (int)((in[i] - min) * inv + 0.5f), hi = bad ? 0 : (int)((in[i + FO_QK / 2] - min) * inv + 0.5f);
+            b->qs[i] = (uint8_t)((lo < 15 ? lo : 15) | (hi < 15 ? hi : 15) << 4);
+        }
+    }
+}
+
 /* Scale = largest magnitude / 127, quants rounded to nearest even with the unrounded scale. A scale too small to invert gives
  * zeros. */
 void fo_q8_0_from_f32(const float *in, void *blocks, size_t n) {
     struct fo_block_q8_0 *b = blocks;
     for (struct fo_block_q8_0 *end = b + n / FO_QK; b < end; b++, in += FO_QK) {
-        float top = fo_abs_max(in, FO_QK), d = top / 127.0f;
-        float inv = d >= 0x1p-126f ? 1.0f / d : 0.0f; /* 0 for NaN too */
+        float top = fo_abs_max(in, FO_QK), d = top / 127.0f, inv = fo_inverse(d);
         b->d = isnan(top) ? F16_NAN : fo_f32_to_f16(d);
         for (int i = 0; i < FO_QK; i++) b->qs[i] = inv > 0 ? (int8_t)rintf(in[i] * inv) : 0;
     }

@@ -65,12 +65,22 @@ static void infinities_nans_and_subnormals_of_the_16_bit_types_pass(void **state
     compare("BF16", fo_dtype_info(FO_BF16), "special.raw", "special.f32");
 }
 
-/* Largest error a value may have, given the largest magnitude of its block: half a step of the type's grid. */
+/* Largest error a value may have, relative to the largest magnitude of its block: half a step of the type's grid, and the rounding
+ * of the scales. */
 static const struct {
     enum fo_dtype type;
-    double step; /* relative to the block's largest magnitude */
+    double step;
 } grids[] = {
-    { FO_F32, 0 }, { FO_F16, 0x1p-11 }, { FO_BF16, 0x1p-8 }, { FO_Q8_0, 0.51 / 127 + 0x1p-11 }, { FO_Q8_K, 0.51 / 127 },
+    { FO_F32, 0 },
+    { FO_F16, 0x1p-11 },
+    { FO_BF16, 0x1p-8 },
+    { FO_Q4_0, 1.0 / 8 + 0x1p-10 }, /* a whole step at the end that the extreme value does not stand at */
+    { FO_Q4_1, 1.0 / 15 + 0x1p-9 },
+    { FO_Q8_0, 0.51 / 127 + 0x1p-11 },
+    { FO_Q4_K, 1.0 / 15 + 3.0 / 63 },
+    { FO_Q5_K, 1.0 / 31 + 3.0 / 63 },
+    { FO_Q6_K, 0.5 / 31 + 1.0 / 127 },
+    { FO_Q8_K, 0.51 / 127 },
 };
 
 static void what_is_quantised_comes_back_within_half_a_step(void **state) {
@@ -83,6 +93,7 @@ static void what_is_quantised_comes_back_within_half_a_step(void **state) {
     for (int i = 0; i < N; i++) x[i] = ldexpf((float)(fo_rng_unit(&r) * 2 - 1), i / 256 * 5 - 2);
     for (size_t k = 0; k < sizeof grids / sizeof *grids; k++) {
         const struct fo_dtype_info *t = fo_dtype_info(grids[k].type);
+        double worst = 0;
         t->from_f32(x, blocks, N);
         t->to_f32(blocks, y, N);
         for (int i = 0; i < N; i += t->block) {
@@ -90,10 +101,18 @@ static void what_is_quantised_comes_back_within_half_a_step(void **state) {
             for (int j = 0; j < t->block; j++) top = fmax(top, fabs((double)x[i + j]));
             for (int j = 0; j < t->block; j++) {
                 double err = fabs((double)x[i + j] - (double)y[i + j]);
+                worst = fmax(worst, err / top);
                 if (err > top * grids[k].step) fail_msg("%s: %g came back as %g", t->name, (double)x[i + j], (double)y[i + j]);
             }
         }
+        assert_true(worst >= grids[k].step / 8); /* the bound is no wider than it must be */
     }
+}
+
+static void every_served_type_can_be_written(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < FO_N_DTYPES; i++)
+        if (fo_dtype_info(i) && fo_dtype_info(i)->to_f32) assert_non_null(fo_dtype_info(i)->from_f32);
 }
 
 static void sums_of_q8_k_are_those_of_its_quants(void **state) {
@@ -113,10 +132,10 @@ static void sums_of_q8_k_are_those_of_its_quants(void **state) {
 static void a_block_of_zeros_stays_zero_and_a_bad_value_is_seen(void **state) {
     (void)state;
     static const float bad[] = { NAN, INFINITY, -INFINITY };
-    static const enum fo_dtype types[] = { FO_Q8_0, FO_Q8_K };
+    static const enum fo_dtype types[] = { FO_Q4_0, FO_Q4_1, FO_Q8_0, FO_Q4_K, FO_Q5_K, FO_Q6_K, FO_Q8_K };
     float x[FO_QK_K] = { 0 }, y[FO_QK_K];
     static _Alignas(64) unsigned char blocks[512];
-    for (size_t k = 0; k < 2; k++) {
+    for (size_t k = 0; k < sizeof types / sizeof *types; k++) {
         const struct fo_dtype_info *t = fo_dtype_info(types[k]);
         x[3] = 0;
         t->from_f32(x, blocks, FO_QK_K);
@@ -140,6 +159,7 @@ int main(void) {
         cmocka_unit_test(every_served_type_dequantises_bit_for_bit),
         cmocka_unit_test(infinities_nans_and_subnormals_of_the_16_bit_types_pass),
         cmocka_unit_test(what_is_quantised_comes_back_within_half_a_step),
+        cmocka_unit_test(every_served_type_can_be_written),
         cmocka_unit_test(sums_of_q8_k_are_those_of_its_quants),
         cmocka_unit_test(a_block_of_zeros_stays_zero_and_a_bad_value_is_seen),
     };
