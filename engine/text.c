@@ -12,14 +12,12 @@
 #include "foundry/base/err.h"
 #include "foundry/tok.h"
 
-static int need_tokenizer(const struct pn_model *m, const struct fo_tok **ret, struct fo_err *e) {
+/* NULL, with *e set, when the model has no tokenizer. */
+static const struct fo_tok *need_tokenizer(const struct pn_model *m, struct fo_err *e) {
     const struct fo_tok *t = pn_model_tok(m);
-    if (!t) {
-        const char *why = pn_model_info(m)->tokenizer_error;
-        return fo_fail(e, FO_EUNSUPPORTED, "this model takes token ids only: %s", why && *why ? why : "it has no tokenizer");
-    }
-    *ret = t;
-    return FO_OK;
+    const char *why = pn_model_info(m)->tokenizer_error;
+    if (!t) fo_fail(e, FO_EUNSUPPORTED, "this model takes token ids only: %s", why && *why ? why : "it has no tokenizer");
+    return t;
 }
 
 static int take(struct fo_tok_ids ids, struct pn_ids *ret, struct fo_err *e) {
@@ -34,9 +32,9 @@ static int take(struct fo_tok_ids ids, struct pn_ids *ret, struct fo_err *e) {
 
 int pn_text_encode(const struct pn_model *m, const char *text, size_t len, bool special, bool add, uint32_t max_ids, struct pn_ids *ret,
                    struct fo_err *e) {
-    const struct fo_tok *t;
+    const struct fo_tok *t = need_tokenizer(m, e);
     struct fo_tok_ids ids;
-    if (need_tokenizer(m, &t, e)) return e->code;
+    if (!t) return e->code;
     unsigned flags = (special ? FO_TOK_SPECIAL : 0u) | (add ? FO_TOK_ADD : 0u);
     if (fo_tok_encode(t, text, len, NULL, flags, max_ids, &ids, e)) return e->code;
     return take(ids, ret, e);
@@ -54,10 +52,10 @@ static bool has_bos(const struct fo_tok *t, const struct pn_render *r) {
 }
 
 int pn_text_encode_chat(const struct pn_model *m, const struct pn_chat_input *in, uint32_t max_ids, struct pn_ids *ret, struct fo_err *e) {
-    const struct fo_tok *t;
+    const struct fo_tok *t = need_tokenizer(m, e);
     struct pn_render r;
     struct fo_tok_ids ids;
-    if (need_tokenizer(m, &t, e) || pn_chat_render(pn_model_chat(m), in, &r, e)) return e->code;
+    if (!t || pn_chat_render(pn_model_chat(m), in, &r, e)) return e->code;
     bool add_bos = fo_tok_add_bos(t) && fo_tok_bos(t) >= 0 && !has_bos(t, &r);
     int code = fo_tok_encode(t, r.text, r.len, r.user, FO_TOK_SPECIAL, max_ids, &ids, e);
     pn_render_done(&r);
@@ -77,8 +75,8 @@ int pn_text_encode_chat(const struct pn_model *m, const struct pn_chat_input *in
 }
 
 int pn_text_decode(const struct pn_model *m, const int32_t *ids, size_t n, bool special, struct fo_buf *out, struct fo_err *e) {
-    const struct fo_tok *t;
-    if (need_tokenizer(m, &t, e)) return e->code;
+    const struct fo_tok *t = need_tokenizer(m, e);
+    if (!t) return e->code;
     int32_t n_vocab = fo_tok_n_vocab(t);
     for (size_t i = 0; i < n; i++)
         if (ids[i] < 0 || ids[i] >= n_vocab) return fo_fail(e, FO_EINVAL, "id %d at place %zu: the model's ids end at %d", (int)ids[i], i, (int)n_vocab - 1);

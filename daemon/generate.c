@@ -1,0 +1,219 @@
+/* The choices of a request are made one after the other, so that a request of several never needs more of the queue than one. A
+ * stream's head is sent right after admission: a client's read timeout then does not run while the prompt is computed, and comments
+ * keep the line alive until there is text. */
+#include "daemon/generate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "daemon/app.h"
+#include "daemon/http.h"
+#include "daemon/oai.h"
+#include "daemon/params.h"
+#include "daemon/sse.h"
+#include "engine/engine.h"
+#include "foundry/base/buf.h"
+#include "foundry/base/err.h"
+#include "foundry/base/log.h"
+
+enum {
+    LOOK_MS = 250,            /* how often a silent request looks whether its client is still there */
+    PING_MS = 10 * 1000,      /* silence after which a stream gets a comment */
+    MAX_TEXT = 256 << 20
+};
+
+struct gen {
+    struct pd_app *app;
+    struct pd_call *call;
+    struct pn_served *served;
+    const struct pd_params *params;
+    struct pd_answer answer;
+    struct pn_usage usage;  /* of all choices */
+    struct fo_buf out;      /* the next piece of a stream */
+    int64_t last_write_ms;
+    bool open;              /* the stream's head is sent */
+};
+
+static int64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * (int64_t)1000 + t.tv_nsec / 1000000;
+}
+
+/* Sends what is in g->out. */
+static bool flush(struct gen *g) {
+    bool ok = !g->out.failed && pd_stream_write(g->call, fo_buf_str(&g->out), g->out.len);
+    fo_buf_clear(&g->out);
+    g->last_write_ms = now_ms();
+    return ok;
+}
+
+/* Ends the answer with an error: as a status while nothing is sent, else as the last event of the stream. */
+static bool fail(struct gen *g, const struct pd_error *x) {
+    if (!g->open) {
+        pd_error_reply(g->call, x);
+        return false;
+    }
+    fo_log(FO_LOG_WARN, "http", "event=failed_in_stream request=%s code=%s message=\"%s\"", g->call->id,
+           pd_error_row(x->id)->code ? pd_error_row(x->id)->code : "null", x->message);
+    fo_buf_clear(&g->out);
+    pd_sse_error(x, g->call->id, &g->out);
+    if (flush(g)) pd_stream_close(g->call);
+    return false;
+}
+
+static bool submit(struct gen *g, const struct pd_job *job, int64_t k, struct pn_request **ret) {
+    const struct pd_params *p = g->params;
+    struct pn_budget budget = { 0 };
+    struct fo_err e;
+    struct pn_request_opts o = {
+        .tokens = job->ids,
+        .n_tokens = job->n_ids,
+        .max_tokens = !p->has_max_tokens ? 0 : p->max_tokens > UINT32_MAX ? UINT32_MAX : (uint32_t)p->max_tokens,
+        .sampling = p->sampling,
+        .stops = p->stops,
+        .n_stops = p->n_stops,
+        .ignore_end = p->ignore_end,
+        .id = g->call->id,
+        .want_text = true,
+    };
+    o.sampling.seed += (uint64_t)k;
+    if (pn_submit(g->served, &o, ret, &budget, &e) == FO_OK) return true;
+    struct pd_error x;
+    pd_error_from(&x, &e, atomic_load(&g->app->draining));
+    if (x.id == PD_ERR_BUDGET) {
+        snprintf(x.param, sizeof x.param, "%s", p->api == PD_API_CHAT ? "messages" : "prompt");
+        x.budget = &budget;
+        x.model = pn_served_name(g->served);
+    }
+    if (pd_error_row(x.id)->status == 429 || pd_error_row(x.id)->status == 503) x.retry_after_s = budget.retry_after_s ? budget.retry_after_s : 1;
+    return fail(g, &x);
+}
+
+static void add_usage(struct pn_usage *sum, const struct pn_usage *u, bool first_of_prompt) {
+    if (first_of_prompt) { /* the prompt counts once, however many choices are made of it */
+        sum->prompt_tokens += u->prompt_tokens;
+        sum->cached_tokens += u->cached_tokens;
+    }
+    sum->completion_tokens += u->completion_tokens;
+    sum->queue_ms += u->queue_ms;
+    sum->prefill_ms += u->prefill_ms;
+    sum->decode_ms += u->decode_ms;
+}
+
+/* Pulls one request to its end into the stream or into `text`. True = the choice is complete. */
+static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_buf *text, struct pn_event *ret_last) {
+    bool stream = g->params->stream;
+    for (;;) {
+        struct pn_event ev;
+        pn_request_next(r, LOOK_MS, &ev);
+        if (ev.kind != PN_EV_DONE && ev.kind != PN_EV_ERROR && pd_client_gone(g->call)) return false;
+        switch (ev.kind) {
+        case PN_EV_TIMEOUT:
+        case PN_EV_STARTED:
+            if (stream && now_ms() - g->last_write_ms >= PING_MS) {
+                fo_buf_puts(&g->out, PD_SSE_PING);
+                if (!flush(g)) return false;
+            }
+            break;
+        case PN_EV_TEXT:
+            if (ev.text_len == 0) break;
+            if (!stream) {
+                fo_buf_append(text, ev.text, ev.text_len);
+                break;
+            }
+            pd_sse_text(&g->answer, index, ev.text, ev.text_len, &g->out);
+            if (!flush(g)) return false;
+            break;
+        case PN_EV_DONE:
+            *ret_last = ev;
+            return true;
+        case PN_EV_ERROR: {
+            struct pd_error x;
+            pd_error_from(&x, ev.err, atomic_load(&g->app->draining));
+            if (pd_error_row(x.id)->status == 503) x.retry_after_s = 1;
+            return fail(g, &x);
+        }
+        }
+    }
+}
+
+static bool begin_choice(struct gen *g, const struct pd_job *job, int64_t index, struct fo_buf *text) {
+    if (!g->params->stream) {
+        if (job->echo) fo_buf_append(text, job->echo, job->n_echo);
+        return true;
+    }
+    if (!g->open) {
+        if (!pd_stream_open(g->call, 200, PD_SSE_TYPE, PD_SSE_HEADERS)) return false;
+        g->open = true;
+        g->last_write_ms = now_ms();
+    }
+    if (g->params->api == PD_API_CHAT) pd_sse_role(&g->answer, index, &g->out);
+    else if (job->echo) pd_sse_text(&g->answer, index, job->echo, job->n_echo, &g->out);
+    return g->out.len == 0 || flush(g);
+}
+
+/* One choice, from its admission to its finish_reason. */
+static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int64_t index, struct pd_choice *ret) {
+    struct pn_event last = { .finish = PN_FINISH_LENGTH, .usage = { .prompt_tokens = job->n_ids } };
+    struct pn_request *r = NULL;
+    struct fo_buf text;
+    bool generates = !g->params->has_max_tokens || g->params->max_tokens > 0; /* echo alone needs no model */
+    if (generates && !submit(g, job, k, &r)) return false;
+    fo_buf_init(&text, MAX_TEXT);
+    bool ok = begin_choice(g, job, index, &text) && (!r || pull(g, r, index, &text, &last));
+    if (ok) add_usage(&g->usage, &last.usage, k == 0);
+    pn_request_release(r); /* cancels what is not finished */
+    if (ok && g->params->stream) {
+        pd_sse_finish(&g->answer, index, last.finish, &g->out);
+        ok = flush(g);
+    }
+    if (ok && text.failed) {
+        struct pd_error x;
+        pd_error_set(&x, PD_ERR_MEMORY, NULL, "There is no memory for the answer.");
+        ok = fail(g, &x);
+    }
+    if (ok) {
+        ret->len = text.len;
+        ret->text = fo_buf_steal(&text);
+        ret->finish = last.finish;
+    }
+    fo_buf_done(&text);
+    return ok;
+}
+
+static void finish(struct gen *g, const struct pd_choice *choices, size_t n) {
+    if (!g->params->stream) {
+        pd_whole(&g->answer, choices, n, &g->usage, &g->out);
+        pd_json_reply(g->call, 200, &g->out);
+        return;
+    }
+    if (g->answer.usage_asked) pd_sse_usage(&g->answer, &g->usage, &g->out);
+    fo_buf_puts(&g->out, PD_SSE_DONE);
+    if (flush(g)) pd_stream_close(g->call);
+}
+
+void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, const struct pd_params *p, const struct pd_job *jobs, size_t n_jobs) {
+    struct gen g = { .app = app, .call = c, .served = s, .params = p };
+    size_t n = n_jobs * (size_t)p->n;
+    int64_t start = now_ms();
+    pd_answer_init(&g.answer, p->api, pn_served_name(s), p->stream && p->include_usage);
+    fo_buf_init(&g.out, MAX_TEXT);
+    struct pd_choice *choices = calloc(n, sizeof *choices);
+    bool ok = choices != NULL;
+    if (!ok) {
+        struct pd_error x;
+        pd_error_set(&x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
+        fail(&g, &x);
+    }
+    for (size_t i = 0; i < n && ok; i++) ok = make_choice(&g, &jobs[i / (size_t)p->n], (int64_t)(i % (size_t)p->n), (int64_t)i, &choices[i]);
+    if (ok) finish(&g, choices, n);
+    const char *verdict = ok ? "answered" : pd_client_gone(c) ? "client_left" : "failed";
+    fo_log(FO_LOG_INFO, "http", "event=%s request=%s model=%s api=%s stream=%d prompt_tokens=%u completion_tokens=%u queue_ms=%.0f prefill_ms=%.0f decode_ms=%.0f ms=%lld",
+           verdict, c->id, g.answer.model, p->api == PD_API_CHAT ? "chat" : "completions", p->stream, g.usage.prompt_tokens, g.usage.completion_tokens,
+           g.usage.queue_ms, g.usage.prefill_ms, g.usage.decode_ms, (long long)(now_ms() - start));
+    for (size_t i = 0; i < n && choices; i++) free(choices[i].text);
+    free(choices);
+    fo_buf_done(&g.out);
+}

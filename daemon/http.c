@@ -1,0 +1,633 @@
+/* One thread per connection, straight-line code: read a head, read a body, call the handler, again. Why not a library: a server for
+ * agents must answer every refusal with a JSON body (some clients take a 400 or 413 without one for a context overflow and throw
+ * their history away), must see a message exactly as a proxy in front sees it, and must notice a client that left while its request
+ * waits. libmicrohttpd 0.9.75 answers its own refusals in HTML, accepts bare line feeds and duplicate lengths, and cannot bound a
+ * slow head.
+ *
+ * Locks: `lock` guards the list of connections and the counts; it is held for pointer work only. A connection's own fields belong to
+ * its thread; others only call shutdown on its socket, under the lock, while it is in the list (the thread closes the socket after
+ * it has left the list). */
+#include "daemon/http.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "daemon/oai.h"
+#include "engine/version.h"
+#include "foundry/base/buf.h"
+#include "foundry/base/err.h"
+#include "foundry/base/log.h"
+#include "foundry/base/rng.h"
+
+enum {
+    MAX_LISTENERS = 32,
+    STACK_BYTES = 512 * 1024,   /* address space; what is touched counts. Templates render on this stack. */
+    KEEP_ALIVE_MS = 75 * 1000,  /* an idle connection; clients give up theirs after 5 to 60 s */
+    LINGER_MS = 2000,           /* after a refusal: time for the client to read it before the connection is cut */
+    REFUSALS = 64,              /* connections over the cap that may be told so at one time */
+    MIN_BODY_BYTES_PER_MS = 1,  /* a body slower than this on average is refused */
+    BODIES_AT_ONCE = 4,         /* bodies of the largest size that may be in memory together */
+};
+
+struct pd_http {
+    struct pd_http_opts opts;
+    int listeners[MAX_LISTENERS];
+    int n_listeners;
+    int wake; /* eventfd: the acceptor shall stop */
+    pthread_t acceptor;
+    bool accepting;
+    pthread_mutex_t lock;
+    pthread_cond_t empty;
+    struct pd_conn *conns;
+    uint32_t n_conns, n_refusing;
+    bool closing;
+    atomic_bool draining;
+    atomic_uint busy;
+    atomic_uint_fast64_t body_bytes; /* held by all connections */
+};
+
+struct pd_conn {
+    struct pd_http *http;
+    struct pd_conn *next, **link;
+    struct sockaddr_storage peer;
+    int fd;
+    enum { SERVE, REFUSE_TOTAL, REFUSE_ADDRESS } mode;
+    char *in; /* [in_size], n_in bytes read and not yet used */
+    size_t n_in, in_size;
+    char *body;
+    size_t n_body, body_size;
+    /* of the answer being sent */
+    bool head_only, chunked, close_after, gone;
+};
+
+static int64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return t.tv_sec * (int64_t)1000 + t.tv_nsec / 1000000;
+}
+
+/* --- bytes in and out --- */
+
+/* Waits until the socket is ready or `deadline` passes: 1, 0 on timeout. */
+static int wait_for(const struct pd_conn *c, short events, int64_t deadline) {
+    for (;;) {
+        int64_t left = deadline - now_ms();
+        struct pollfd p = { .fd = c->fd, .events = events };
+        int n = poll(&p, 1, left < 0 ? 0 : left > 60000 ? 60000 : (int)left);
+        if (n > 0) return 1;
+        if (n == 0 && now_ms() >= deadline) return 0;
+    }
+}
+
+enum { GOT_TIMEOUT = -1, GOT_EOF = 0 };
+
+/* Reads up to `size` bytes: how many, GOT_EOF when the client closed or the connection broke, GOT_TIMEOUT. */
+static ssize_t read_some(struct pd_conn *c, char *buf, size_t size, int64_t deadline) {
+    for (;;) {
+        ssize_t n = recv(c->fd, buf, size, 0);
+        if (n >= 0) return n;
+        if (errno == EINTR) continue;
+        if (errno != EAGAIN && errno != EWOULDBLOCK) return GOT_EOF;
+        if (!wait_for(c, POLLIN, deadline)) return GOT_TIMEOUT;
+    }
+}
+
+static bool send_all(struct pd_conn *c, const char *bytes, size_t n) {
+    while (n > 0 && !c->gone) {
+        ssize_t sent = send(c->fd, bytes, n, MSG_NOSIGNAL);
+        if (sent >= 0) {
+            bytes += sent;
+            n -= (size_t)sent;
+        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
+            if (!wait_for(c, POLLOUT, now_ms() + (int64_t)c->http->opts.write_idle_ms)) c->gone = true;
+        } else if (errno != EINTR) {
+            c->gone = true;
+        }
+    }
+    return !c->gone;
+}
+
+bool pd_client_gone(struct pd_call *call) {
+    struct pd_conn *c = call->conn;
+    struct pollfd p = { .fd = c->fd, .events = POLLRDHUP };
+    if (!c->gone && poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR))) c->gone = true;
+    return c->gone;
+}
+
+/* --- answers --- */
+
+static const char *reason(int status) {
+    static const struct {
+        int status;
+        const char *text;
+    } rows[] = { { 200, "OK" },
+                 { 204, "No Content" },
+                 { 400, "Bad Request" },
+                 { 401, "Unauthorized" },
+                 { 403, "Forbidden" },
+                 { 404, "Not Found" },
+                 { 405, "Method Not Allowed" },
+                 { 408, "Request Timeout" },
+                 { 413, "Content Too Large" },
+                 { 414, "URI Too Long" },
+                 { 417, "Expectation Failed" },
+                 { 429, "Too Many Requests" },
+                 { 431, "Request Header Fields Too Large" },
+                 { 500, "Internal Server Error" },
+                 { 501, "Not Implemented" },
+                 { 503, "Service Unavailable" },
+                 { 505, "HTTP Version Not Supported" } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].status == status) return rows[i].text;
+    return "Status";
+}
+
+/* The head of an answer, up to the framing. */
+static void put_head(struct fo_buf *out, struct pd_call *call, int status, const char *type, const char *headers) {
+    struct pd_conn *c = call->conn;
+    char date[64];
+    time_t now = time(NULL);
+    struct tm tm;
+    strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &tm));
+    call->status = status;
+    c->close_after = c->close_after || !call->head || !call->head->keep_alive || atomic_load(&c->http->draining);
+    c->head_only = call->head && call->head->method && strcmp(call->head->method, "HEAD") == 0;
+    fo_buf_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: pantheon/%s\r\nx-request-id: %s\r\n", status, reason(status), date, pn_version(),
+                  call->id);
+    if (type) fo_buf_printf(out, "Content-Type: %s\r\n", type);
+    if (headers) fo_buf_puts(out, headers);
+    fo_buf_puts(out, c->close_after ? "Connection: close\r\n" : call->head->minor == 0 ? "Connection: keep-alive\r\n" : "");
+}
+
+bool pd_reply(struct pd_call *call, int status, const char *type, const char *headers, const char *body, size_t n_body) {
+    struct pd_conn *c = call->conn;
+    struct fo_buf out;
+    fo_buf_init(&out, SIZE_MAX / 2);
+    put_head(&out, call, status, type, headers);
+    if (status != 204) fo_buf_printf(&out, "Content-Length: %zu\r\n", n_body);
+    fo_buf_puts(&out, "\r\n");
+    /* a small body goes with its head, in one packet */
+    bool apart = n_body > 64 * 1024;
+    if (!c->head_only && !apart) fo_buf_append(&out, body, n_body);
+    if (out.failed) c->gone = true;
+    bool ok = send_all(c, out.data, out.len);
+    if (ok && apart && !c->head_only) ok = send_all(c, body, n_body);
+    fo_buf_done(&out);
+    return ok;
+}
+
+bool pd_stream_open(struct pd_call *call, int status, const char *type, const char *headers) {
+    struct pd_conn *c = call->conn;
+    struct fo_buf out;
+    fo_buf_init(&out, 4096);
+    c->chunked = call->head->minor == 1;
+    if (!c->chunked) c->close_after = true; /* HTTP/1.0: the end of the connection is the end of the body */
+    put_head(&out, call, status, type, headers);
+    fo_buf_puts(&out, c->chunked ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
+    if (out.failed) c->gone = true;
+    bool ok = send_all(c, out.data, out.len);
+    fo_buf_done(&out);
+    return ok;
+}
+
+bool pd_stream_write(struct pd_call *call, const char *bytes, size_t n) {
+    struct pd_conn *c = call->conn;
+    if (n == 0 || c->head_only) return !c->gone;
+    if (!c->chunked) return send_all(c, bytes, n);
+    struct fo_buf out;
+    fo_buf_init(&out, n + 32);
+    fo_buf_printf(&out, "%zx\r\n", n);
+    fo_buf_append(&out, bytes, n);
+    fo_buf_puts(&out, "\r\n");
+    if (out.failed) c->gone = true;
+    bool ok = send_all(c, out.data, out.len);
+    fo_buf_done(&out);
+    return ok;
+}
+
+bool pd_stream_close(struct pd_call *call) {
+    struct pd_conn *c = call->conn;
+    return c->chunked && !c->head_only ? send_all(c, "0\r\n\r\n", 5) : !c->gone;
+}
+
+/* --- one connection --- */
+
+static void call_init(struct pd_call *call, struct pd_conn *c) {
+    *call = (struct pd_call){ .conn = c, .body = "" };
+    snprintf(call->id, sizeof call->id, "req_%016llx", (unsigned long long)fo_rng_entropy());
+    c->chunked = c->head_only = c->close_after = false;
+}
+
+/* A refusal of the connection layer: answers and marks the connection for closing. */
+static void refuse(struct pd_call *call, enum pd_error_id id, uint32_t retry_after_s, const char *why) {
+    struct pd_error x;
+    pd_error_set(&x, id, NULL, "%s", why);
+    x.retry_after_s = retry_after_s;
+    call->conn->close_after = true;
+    pd_error_reply(call, &x);
+}
+
+static enum pd_error_id head_error(int status) {
+    static const struct {
+        int status;
+        enum pd_error_id id;
+    } rows[] = { { 414, PD_ERR_URI_SIZE }, { 417, PD_ERR_EXPECT }, { 431, PD_ERR_HEAD_SIZE }, { 501, PD_ERR_CODING }, { 505, PD_ERR_HTTP_VERSION } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
+        if (rows[i].status == status) return rows[i].id;
+    return PD_ERR_MALFORMED;
+}
+
+static bool grow(char **buf, size_t *size, size_t want, size_t most) {
+    if (want <= *size) return true;
+    size_t n = *size ? *size : 2048;
+    while (n < want) n *= 2;
+    if (n > most) n = most;
+    char *p = n < want ? NULL : realloc(*buf, n);
+    if (!p) return false;
+    *buf = p;
+    *size = n;
+    return true;
+}
+
+/* Reads until a whole head is in c->in: its length, or 0 when the connection is over (refused with an answer where there is
+ * somebody to tell). The time starts with the first byte, so an idle connection may wait for its next request. */
+static size_t read_head(struct pd_conn *c, struct pd_call *call, bool first) {
+    const struct pd_http_opts *o = &c->http->opts;
+    int64_t deadline = now_ms() + (first || c->n_in ? (int64_t)o->header_time_ms : KEEP_ALIVE_MS);
+    for (;;) {
+        size_t end = pd_head_end(c->in, c->n_in);
+        if (end) return end;
+        int status = pd_head_too_long(c->in, c->n_in);
+        if (status) {
+            refuse(call, head_error(status), 0, status == 414 ? "the request target is longer than 8192 bytes" : "the headers are larger than 32768 bytes");
+            return 0;
+        }
+        enum { MOST = PD_MAX_HEAD_BYTES + 8192 };
+        if (!grow(&c->in, &c->in_size, c->n_in + 1024, MOST)) return 0;
+        ssize_t n = read_some(c, c->in + c->n_in, c->in_size - c->n_in, deadline);
+        if (n == GOT_TIMEOUT && c->n_in > 0) refuse(call, PD_ERR_TIMEOUT, 0, "the request head did not arrive in time");
+        if (n <= 0) return 0;
+        if (c->n_in == 0 && !first) deadline = now_ms() + (int64_t)o->header_time_ms;
+        c->n_in += (size_t)n;
+    }
+}
+
+/* Room for `more` body bytes, counted against what all connections may hold. */
+static bool body_room(struct pd_conn *c, size_t more) {
+    struct pd_http *h = c->http;
+    size_t before = c->body_size;
+    if (!grow(&c->body, &c->body_size, c->n_body + more + 1, h->opts.body_bytes + 64 * 1024 + 1)) return false;
+    size_t added = c->body_size - before;
+    return atomic_fetch_add(&h->body_bytes, added) + added <= BODIES_AT_ONCE * (h->opts.body_bytes + 64 * 1024);
+}
+
+static void body_free(struct pd_conn *c) {
+    atomic_fetch_sub(&c->http->body_bytes, c->body_size);
+    free(c->body);
+    c->body = NULL;
+    c->n_body = c->body_size = 0;
+}
+
+static bool body_too_large(struct pd_call *call) {
+    char why[128];
+    /* agents take some wordings of a 413 for a context overflow; this one says what it is */
+    snprintf(why, sizeof why, "The request body is larger than this server's limit of %llu bytes (server.limits.body).",
+             (unsigned long long)call->conn->http->opts.body_bytes);
+    refuse(call, PD_ERR_BODY_SIZE, 0, why);
+    return false;
+}
+
+/* The body into c->body; false when the request was refused or the client left. */
+static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_head *head) {
+    const struct pd_http_opts *o = &c->http->opts;
+    if (!head->chunked && head->length == 0) return true;
+    if (head->length > o->body_bytes) return body_too_large(call);
+    if (head->expect_continue && c->n_in == 0 && !send_all(c, "HTTP/1.1 100 Continue\r\n\r\n", 25)) return false;
+    struct pd_chunks chunks = { 0 };
+    int64_t start = now_ms();
+    uint64_t seen = 0;
+    for (;;) {
+        if (head->chunked ? chunks.state == PD_CH_DONE : c->n_body == head->length) return true;
+        enum { PIECE = 16 * 1024 };
+        size_t want = head->chunked || head->length - c->n_body > PIECE ? PIECE : (size_t)(head->length - c->n_body);
+        if (!body_room(c, want)) {
+            refuse(call, PD_ERR_MEMORY, 1, "The bodies of all requests together are larger than the server holds at one time.");
+            return false;
+        }
+        char *to = c->body + c->n_body;
+        size_t got;
+        if (c->n_in > 0) { /* what came in with the head */
+            got = c->n_in < want ? c->n_in : want;
+            memcpy(to, c->in, got);
+            memmove(c->in, c->in + got, c->n_in -= got);
+        } else {
+            int64_t now = now_ms();
+            ssize_t n = now - start > (int64_t)(o->body_idle_ms + seen / MIN_BODY_BYTES_PER_MS) ? GOT_TIMEOUT
+                                                                                                : read_some(c, to, want, now + (int64_t)o->body_idle_ms);
+            if (n == GOT_TIMEOUT) refuse(call, PD_ERR_TIMEOUT, 0, "the request body did not arrive in time");
+            if (n <= 0) return false;
+            got = (size_t)n;
+        }
+        seen += got;
+        if (!head->chunked) {
+            c->n_body += got;
+            continue;
+        }
+        size_t used, payload = pd_chunks_feed(&chunks, to, got, &used);
+        c->n_body += payload;
+        if (chunks.state == PD_CH_BAD) {
+            refuse(call, PD_ERR_MALFORMED, 0, "the chunked body is broken");
+            return false;
+        }
+        if (c->n_body > o->body_bytes) return body_too_large(call);
+        if (used < got) { /* bytes of the next request */
+            if (!grow(&c->in, &c->in_size, c->n_in + got - used, PD_MAX_HEAD_BYTES + 64 * 1024)) return false;
+            memmove(c->in + got - used, c->in, c->n_in);
+            memcpy(c->in, to + used, got - used);
+            c->n_in += got - used;
+        }
+    }
+}
+
+/* One request and its answer; true = the connection may carry another. */
+static bool serve_one(struct pd_conn *c, bool first) {
+    struct pd_http *h = c->http;
+    struct pd_call call;
+    struct pd_head head;
+    call_init(&call, c);
+    size_t n = read_head(c, &call, first);
+    if (n == 0) return false;
+    const char *why = NULL;
+    char *text = malloc(n);
+    if (!text) return false;
+    memcpy(text, c->in, n);
+    memmove(c->in, c->in + n, c->n_in -= n);
+    int status = pd_head_parse(text, n, &head, &why);
+    bool again = false;
+    if (status) {
+        refuse(&call, head_error(status), 0, why);
+    } else if (c->mode != SERVE) {
+        call.head = &head;
+        refuse(&call, PD_ERR_CONNECTIONS, 1, c->mode == REFUSE_TOTAL ? "All connections of this server are in use." : "Your address has all the connections it may have.");
+    } else {
+        call.head = &head;
+        atomic_fetch_add(&h->busy, 1);
+        if (read_body(c, &call, &head)) {
+            if (c->body) c->body[c->n_body] = '\0';
+            call.body = c->body ? c->body : "";
+            call.n_body = c->n_body;
+            call.draining = atomic_load(&h->draining);
+            h->opts.handler(h->opts.ctx, &call);
+            if (!call.status && !c->gone) refuse(&call, PD_ERR_INTERNAL, 0, "The request was not answered.");
+            again = !c->close_after && !c->gone;
+        }
+        body_free(c);
+        atomic_fetch_sub(&h->busy, 1);
+    }
+    free(text);
+    return again;
+}
+
+/* Closing a socket with unread bytes resets it, and the reset can overtake the answer: say that nothing follows, then read on for a
+ * moment. */
+static void linger(struct pd_conn *c) {
+    char sink[4096];
+    int64_t deadline = now_ms() + LINGER_MS;
+    shutdown(c->fd, SHUT_WR);
+    while (now_ms() < deadline && read_some(c, sink, sizeof sink, deadline) > 0) {}
+}
+
+static void *conn_main(void *arg) {
+    struct pd_conn *c = arg;
+    struct pd_http *h = c->http;
+    bool first = true;
+    while (serve_one(c, first)) {
+        first = false;
+        if (c->n_in == 0) { /* an idle connection holds no buffer */
+            free(c->in);
+            c->in = NULL;
+            c->in_size = 0;
+        }
+    }
+    if (!c->gone) linger(c);
+    free(c->in);
+    pthread_mutex_lock(&h->lock);
+    *c->link = c->next;
+    if (c->next) c->next->link = c->link;
+    if (c->mode == SERVE) h->n_conns--;
+    else h->n_refusing--;
+    close(c->fd);
+    if (!h->conns) pthread_cond_broadcast(&h->empty);
+    pthread_mutex_unlock(&h->lock);
+    free(c);
+    return NULL;
+}
+
+/* --- listeners --- */
+
+static bool is_loopback(const struct sockaddr_storage *a) {
+    if (a->ss_family == AF_INET) return (ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24) == 127;
+    if (a->ss_family == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
+    return true;
+}
+
+static bool same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b) {
+    if (a->ss_family != b->ss_family) return false;
+    if (a->ss_family == AF_INET)
+        return ((const struct sockaddr_in *)a)->sin_addr.s_addr == ((const struct sockaddr_in *)b)->sin_addr.s_addr;
+    /* one host has a whole /64 */
+    return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr, &((const struct sockaddr_in6 *)b)->sin6_addr, 8) == 0;
+}
+
+static void adopt(struct pd_http *h, int fd, const struct sockaddr_storage *peer) {
+    struct pd_conn *c = calloc(1, sizeof *c);
+    int on = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (!c) {
+        close(fd);
+        return;
+    }
+    c->http = h;
+    c->fd = fd;
+    c->peer = *peer;
+    pthread_mutex_lock(&h->lock);
+    uint32_t same = 0;
+    if (!is_loopback(peer))
+        for (const struct pd_conn *k = h->conns; k; k = k->next) same += same_address(&k->peer, peer);
+    c->mode = h->n_conns >= h->opts.connections ? REFUSE_TOTAL : same >= h->opts.connections_per_address ? REFUSE_ADDRESS : SERVE;
+    bool take = !h->closing && (c->mode == SERVE || h->n_refusing < REFUSALS);
+    if (take) {
+        if (c->mode == SERVE) h->n_conns++;
+        else h->n_refusing++;
+        c->next = h->conns;
+        c->link = &h->conns;
+        if (c->next) c->next->link = &c->next;
+        h->conns = c;
+        pthread_attr_t attr;
+        pthread_t thread;
+        pthread_attr_init(&attr);
+        pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
+        pthread_attr_setstacksize(&attr, STACK_BYTES);
+        if (pthread_create(&thread, &attr, conn_main, c)) {
+            h->conns = c->next;
+            if (c->next) c->next->link = &h->conns;
+            if (c->mode == SERVE) h->n_conns--;
+            else h->n_refusing--;
+            take = false;
+        }
+        pthread_attr_destroy(&attr);
+    }
+    pthread_mutex_unlock(&h->lock);
+    if (!take) {
+        close(fd);
+        free(c);
+    }
+}
+
+static void *accept_main(void *arg) {
+    struct pd_http *h = arg;
+    struct pollfd p[MAX_LISTENERS + 1];
+    for (int i = 0; i < h->n_listeners; i++) p[i] = (struct pollfd){ .fd = h->listeners[i], .events = POLLIN };
+    p[h->n_listeners] = (struct pollfd){ .fd = h->wake, .events = POLLIN };
+    for (;;) {
+        if (poll(p, (nfds_t)h->n_listeners + 1, -1) < 0 && errno != EINTR) return NULL;
+        if (p[h->n_listeners].revents) return NULL;
+        for (int i = 0; i < h->n_listeners; i++) {
+            struct sockaddr_storage peer;
+            socklen_t len = sizeof peer;
+            if (!(p[i].revents & POLLIN)) continue;
+            int fd = accept4(h->listeners[i], (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+            if (fd >= 0) {
+                adopt(h, fd, &peer);
+            } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
+                fo_log(FO_LOG_WARN, "http", "event=accept_failed reason=\"%s\" next=\"trying again in 100 ms\"", strerror(errno));
+                poll(&p[h->n_listeners], 1, 100); /* the listener stays readable; do not spin on it */
+            }
+        }
+    }
+}
+
+/* "HOST:PORT" or "[V6]:PORT" into host and port; false when it is neither. */
+static bool split_address(const char *text, char *host, size_t size, const char **ret_port) {
+    const char *colon = strrchr(text, ':'), *start = text, *end = colon;
+    if (!colon || !colon[1] || strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) > 5) return false;
+    if (*text == '[') {
+        if (colon[-1] != ']') return false;
+        start++;
+        end--;
+    } else if (memchr(text, ':', (size_t)(colon - text))) {
+        return false;
+    }
+    size_t n = (size_t)(end - start);
+    if (n == 0 || n >= size) return false;
+    memcpy(host, start, n);
+    host[n] = '\0';
+    *ret_port = colon + 1;
+    return true;
+}
+
+static int bind_one(struct pd_http *h, const struct addrinfo *a, const char *text, struct fo_err *e) {
+    if (h->n_listeners == MAX_LISTENERS) return fo_fail(e, FO_ELIMIT, "listen '%s': more than %d addresses", text, MAX_LISTENERS);
+    int on = 1, fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
+    if (fd < 0) return fo_fail_errno(e, errno, "listen '%s'", text);
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+    if (a->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
+    if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, 512) < 0) {
+        int err = errno;
+        close(fd);
+        if (err == EADDRINUSE) return fo_fail(e, FO_EBUSY, "listen '%s': the address is in use by another process", text);
+        return fo_fail_errno(e, err, "listen '%s'", text);
+    }
+    struct sockaddr_storage own;
+    socklen_t len = sizeof own;
+    char host[64] = "?", port[8] = "?";
+    if (getsockname(fd, (struct sockaddr *)&own, &len) == 0) getnameinfo((struct sockaddr *)&own, len, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
+    bool v6 = a->ai_family == AF_INET6;
+    fo_log(FO_LOG_INFO, "http", "event=listening address=%s%s%s:%s", v6 ? "[" : "", host, v6 ? "]" : "", port);
+    h->listeners[h->n_listeners++] = fd;
+    return FO_OK;
+}
+
+static int bind_all(struct pd_http *h, const char *text, struct fo_err *e) {
+    char host[256];
+    const char *port;
+    if (!split_address(text, host, sizeof host, &port)) return fo_fail(e, FO_EINVAL, "listen '%s': not ADDRESS:PORT", text);
+    struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV }, *list;
+    int rc = getaddrinfo(host, port, &hints, &list);
+    if (rc) return fo_fail(e, FO_EINVAL, "listen '%s': %s", text, gai_strerror(rc));
+    int code = FO_OK;
+    for (const struct addrinfo *a = list; a && code == FO_OK; a = a->ai_next) code = bind_one(h, a, text, e);
+    freeaddrinfo(list);
+    return code;
+}
+
+int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct fo_err *e) {
+    struct pd_http *h = calloc(1, sizeof *h);
+    if (!h) return fo_fail(e, FO_ENOMEM, "no memory for the HTTP server");
+    h->opts = *opts;
+    pthread_mutex_init(&h->lock, NULL);
+    pthread_cond_init(&h->empty, NULL);
+    h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    int code = h->wake < 0 ? fo_fail_errno(e, errno, "eventfd") : FO_OK;
+    for (size_t i = 0; i < opts->n_listen && code == FO_OK; i++) code = bind_all(h, opts->listen[i], e);
+    if (code == FO_OK) {
+        int rc = pthread_create(&h->acceptor, NULL, accept_main, h);
+        if (rc) code = fo_fail_errno(e, rc, "cannot start the thread that accepts connections");
+        else h->accepting = true;
+    }
+    if (code != FO_OK) {
+        pd_http_close(h);
+        return code;
+    }
+    *ret = h;
+    return FO_OK;
+}
+
+void pd_http_drain(struct pd_http *h) {
+    atomic_store(&h->draining, true);
+}
+
+uint32_t pd_http_busy(const struct pd_http *h) {
+    return atomic_load(&h->busy);
+}
+
+uint32_t pd_http_connections(const struct pd_http *h) {
+    struct pd_http *m = (struct pd_http *)h;
+    pthread_mutex_lock(&m->lock);
+    uint32_t n = m->n_conns;
+    pthread_mutex_unlock(&m->lock);
+    return n;
+}
+
+void pd_http_close(struct pd_http *h) {
+    if (!h) return;
+    if (h->accepting) {
+        uint64_t one = 1;
+        if (write(h->wake, &one, sizeof one) < 0) fo_log(FO_LOG_WARN, "http", "event=wake_failed reason=\"%s\"", strerror(errno));
+        pthread_join(h->acceptor, NULL);
+    }
+    for (int i = 0; i < h->n_listeners; i++) close(h->listeners[i]);
+    pthread_mutex_lock(&h->lock);
+    h->closing = true;
+    for (struct pd_conn *c = h->conns; c; c = c->next) shutdown(c->fd, SHUT_RDWR);
+    while (h->conns) pthread_cond_wait(&h->empty, &h->lock);
+    pthread_mutex_unlock(&h->lock);
+    if (h->wake >= 0) close(h->wake);
+    pthread_cond_destroy(&h->empty);
+    pthread_mutex_destroy(&h->lock);
+    free(h);
+}

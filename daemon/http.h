@@ -1,0 +1,65 @@
+/* The HTTP/1.1 server: listeners, one thread per connection, limits, and the calls that a handler answers with. It knows nothing of
+ * routes or models. A handler runs on its connection's thread and may block there: for its model's next event, or for a client that
+ * reads slowly, within the write deadline. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/head.h"
+
+struct fo_err;
+struct pd_conn;
+struct pd_http;
+
+/* One request. Owned by the connection's thread, gone when the handler returns. */
+struct pd_call {
+    char id[24];                /* x-request-id of the answer: "req_" and 16 hexadecimal digits */
+    const struct pd_head *head; /* method, path (still percent-encoded), headers */
+    const char *body;           /* [n_body], followed by a NUL; "" when there is none */
+    size_t n_body;
+    struct pd_conn *conn;
+    int status;                 /* of the answer; 0 = none yet */
+    bool draining;              /* the server was told to stop before this request came */
+};
+
+typedef void pd_http_handler(void *ctx, struct pd_call *call);
+
+struct pd_http_opts {
+    const char *const *listen; /* [n_listen] "127.0.0.1:8080", "[::1]:8080", "localhost:8080" (every address of the name) */
+    size_t n_listen;
+    uint64_t body_bytes, header_time_ms, body_idle_ms, write_idle_ms;
+    uint32_t connections, connections_per_address; /* loopback is exempt from the second */
+    pd_http_handler *handler;
+    void *ctx;
+};
+
+/* Binds all addresses, then starts to accept. FO_EBUSY when an address is in use, FO_EACCES without permission, FO_EINVAL for one
+ * that is none; the message names it. */
+int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct fo_err *e);
+
+/* From now on every call has `draining` and every answer closes its connection. New connections are still taken, to be told so. */
+void pd_http_drain(struct pd_http *h);
+
+/* Calls whose handler has not returned. */
+uint32_t pd_http_busy(const struct pd_http *h);
+
+/* Open connections now. */
+uint32_t pd_http_connections(const struct pd_http *h);
+
+/* Stops accepting, cuts every connection, waits for their threads (handlers see a client that left), frees. NULL is allowed. */
+void pd_http_close(struct pd_http *h);
+
+/* --- answering: one of pd_reply or pd_stream_open, once per call. False = the client is gone (nothing more can be sent). --- */
+
+/* A whole answer. `headers` is NULL or further lines, each ended by CR LF, made of our own words only. HEAD gets no body. */
+bool pd_reply(struct pd_call *c, int status, const char *type, const char *headers, const char *body, size_t n_body);
+
+/* An answer of unknown length: head at once, then pieces as they come, each sent whole, then the end. */
+bool pd_stream_open(struct pd_call *c, int status, const char *type, const char *headers);
+bool pd_stream_write(struct pd_call *c, const char *bytes, size_t n);
+bool pd_stream_close(struct pd_call *c);
+
+/* Whether the client has closed its side: nobody waits for the answer, and none will be sent. A client that only closes its sending
+ * side counts as gone; no OpenAI client does that. One system call, no waiting. */
+bool pd_client_gone(struct pd_call *c);

@@ -1,0 +1,79 @@
+/* What OpenAI clients are told: THE table of errors (id -> HTTP status, type, code), and the objects that answers share. The
+ * conventions are those of the OpenAI API; clients match on type, code and, for a context overflow, on the words. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct fo_buf;
+struct fo_err;
+struct json_t;
+struct pd_call;
+struct pn_budget;
+
+enum pd_error_id {
+    PD_ERR_INVALID,       /* not JSON, a wrong type, a missing field */
+    PD_ERR_VALUE,         /* a value out of range */
+    PD_ERR_UNKNOWN_PARAM, /* a field that this server does not know */
+    PD_ERR_UNSUPPORTED,   /* a field or value that it knows and does not honour */
+    PD_ERR_BUDGET,        /* the request does not fit its model's cap */
+    PD_ERR_MALFORMED,     /* broken HTTP */
+    PD_ERR_NO_MODEL,
+    PD_ERR_NO_ROUTE,
+    PD_ERR_METHOD,
+    PD_ERR_TIMEOUT,       /* the client took too long to send */
+    PD_ERR_BODY_SIZE,
+    PD_ERR_URI_SIZE,
+    PD_ERR_EXPECT,
+    PD_ERR_HEAD_SIZE,
+    PD_ERR_QUEUE_FULL,
+    PD_ERR_INTERNAL,
+    PD_ERR_CODING,        /* a Transfer-Encoding that is not chunked */
+    PD_ERR_LOADING,
+    PD_ERR_UNAVAILABLE,   /* failed or held */
+    PD_ERR_DRAINING,
+    PD_ERR_QUEUE_TIMEOUT,
+    PD_ERR_CONNECTIONS,   /* over the connection cap */
+    PD_ERR_MEMORY,
+    PD_ERR_DEVICE,
+    PD_ERR_HTTP_VERSION,
+    PD_N_ERRORS
+};
+
+struct pd_error_row {
+    int status;
+    const char *type, *code; /* code NULL = null */
+    const char *doc;
+    bool no_retry; /* says x-should-retry: false, where clients would retry by themselves and it cannot help */
+};
+/* The row of an id. Static storage. */
+const struct pd_error_row *pd_error_row(enum pd_error_id id);
+
+/* One refusal on its way to the client. A value; set it with pd_error_set. */
+struct pd_error {
+    enum pd_error_id id;
+    char param[192];               /* JSON path of what is wrong ("messages.2.content"), "" = null */
+    char message[640];
+    uint32_t retry_after_s;        /* 0 = no header */
+    const struct pn_budget *budget; /* the numbers of PD_ERR_BUDGET, or NULL */
+    const char *model;             /* their model */
+    const char *allow;             /* PD_ERR_METHOD: the Allow header */
+};
+
+/* Returns false, so that a parser can refuse in one line. param NULL or "" = null. */
+bool pd_error_set(struct pd_error *x, enum pd_error_id id, const char *param, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
+
+/* From an error of the engine: the code chooses the row, the message stays; `draining` tells why a model is unavailable. */
+void pd_error_from(struct pd_error *x, const struct fo_err *e, bool draining);
+
+/* {"error":{...}}: appended to out. request_id NULL leaves it out (it is a header where there are headers). */
+void pd_error_json(const struct pd_error *x, const char *request_id, struct fo_buf *out);
+
+/* Answers a call that has no answer yet with the error, Retry-After and x-should-retry included. */
+void pd_error_reply(struct pd_call *c, const struct pd_error *x);
+
+/* Answers with a JSON text that is built already, or with 500 when the buffer failed. */
+void pd_json_reply(struct pd_call *c, int status, struct fo_buf *body);
+
+/* Answers with an object and gives up the reference to it; NULL (no memory to build it) answers 503. */
+void pd_reply_object(struct pd_call *c, int status, struct json_t *obj);

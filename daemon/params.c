@@ -1,0 +1,519 @@
+/* The table of fields and the parser over it: see params.h. A row says which API has the field, what values it takes and what the
+ * server does with it; docs/http-api.md is made from the same rows. Fields whose shape is their own have a function. */
+#include "daemon/params.h"
+
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/manifest.h"
+#include "daemon/messages.h"
+#include "daemon/oai.h"
+#include "foundry/base/rng.h"
+
+enum kind {
+    FLOAT,   /* a number in [min, max] into a float */
+    INT32,   /* a whole number in [min, max] into an int32_t */
+    INT64,   /* the same into an int64_t */
+    BOOL,
+    FN,      /* its own function */
+    IGNORED, /* any value: nothing in the output depends on it */
+    REFUSED  /* null, false, 0, "", [], {} or the `off` word: not used, fine; anything else is refused by name */
+};
+
+struct row {
+    const char *name;
+    unsigned api;
+    enum kind kind;
+    double min, max;
+    bool open_min, open_max; /* the bound itself is out of range */
+    size_t at;               /* offset into struct pd_params */
+    bool (*fn)(struct pd_params *p, json_t *v, struct pd_error *x);
+    const char *off;
+    const char *doc;
+};
+
+#define AT(field) .at = offsetof(struct pd_params, field)
+#define SAMPLING(field) .at = offsetof(struct pd_params, sampling) + offsetof(struct pn_sampling, field)
+
+static bool get_model(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_messages(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_prompt(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_stream_options(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_stop(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_seed(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_bias(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_modalities(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_response_format(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_tools(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_template_kwargs(struct pd_params *p, json_t *v, struct pd_error *x);
+
+#define TWO53 9007199254740992.0
+
+/* The order is that of the reference page. */
+static const struct row rows[] = {
+    { "model", PD_API_BOTH, FN, .fn = get_model, .doc = "Required. A name or alias of /v1/models." },
+    { "messages", PD_API_CHAT, FN, .fn = get_messages,
+      .doc = "Required, not empty. Roles system, developer (read as system), user, assistant, tool; content as text or as parts of type text." },
+    { "prompt", PD_API_TEXT, FN, .fn = get_prompt, .doc = "Required. A text, a list of token ids, or a list of either (one choice for each)." },
+    { "max_tokens", PD_API_BOTH, INT64, 0, TWO53, AT(max_tokens), .doc = "Most tokens of the answer; unset: what fits the model's cap. 0 only on completions with echo." },
+    { "max_completion_tokens", PD_API_CHAT, INT64, 1, TWO53, AT(max_completion_tokens), .doc = "The newer name of max_tokens; both given and different is an error." },
+    { "stream", PD_API_BOTH, BOOL, AT(stream), .doc = "Server-sent events instead of one answer." },
+    { "stream_options", PD_API_BOTH, FN, .fn = get_stream_options, .doc = "`include_usage`: one more chunk with the usage before [DONE]. Only with stream." },
+    { "temperature", PD_API_BOTH, FLOAT, 0, 2, SAMPLING(temperature), .doc = "0 takes the likeliest token. Default: the manifest's, else 1." },
+    { "top_p", PD_API_BOTH, FLOAT, 0, 1, SAMPLING(top_p), .doc = "Smallest set of tokens whose probability reaches it; 1 is off." },
+    { "top_k", PD_API_BOTH, INT32, -1, INT32_MAX, SAMPLING(top_k), .doc = "The k likeliest tokens; 0 and -1 are off." },
+    { "min_p", PD_API_BOTH, FLOAT, 0, 1, .open_max = true, SAMPLING(min_p), .doc = "Tokens at least this likely, relative to the likeliest; 0 is off." },
+    { "repeat_penalty", PD_API_BOTH, FLOAT, 0, 10, .open_min = true, SAMPLING(repeat_penalty), .doc = "Divides the logits of tokens seen lately; 1 is off." },
+    { "repetition_penalty", PD_API_BOTH, FLOAT, 0, 10, .open_min = true, SAMPLING(repeat_penalty), .doc = "Another name of repeat_penalty." },
+    { "repeat_last_n", PD_API_BOTH, INT32, -1, INT32_MAX, SAMPLING(repeat_last_n), .doc = "How many tokens repeat_penalty looks back over; 0 is off, -1 all." },
+    { "presence_penalty", PD_API_BOTH, FLOAT, -2, 2, SAMPLING(presence_penalty), .doc = "Taken once from the logit of each token generated so far." },
+    { "frequency_penalty", PD_API_BOTH, FLOAT, -2, 2, SAMPLING(frequency_penalty), .doc = "Taken from the logit of a token for each time it was generated." },
+    { "logit_bias", PD_API_BOTH, FN, .fn = get_bias, .doc = "Object of token id to -100 .. 100, added to its logit." },
+    { "seed", PD_API_BOTH, FN, .fn = get_seed, .doc = "A whole number; the same seed and request give the same text. Unset: a new one for each request." },
+    { "stop", PD_API_BOTH, FN, .fn = get_stop, .doc = "A text or up to 16 texts of 1 to 256 bytes that end the answer and are not part of it." },
+    { "n", PD_API_BOTH, INT64, 1, PD_MAX_CHOICES, AT(n), .doc = "Choices for each prompt, made one after the other (choice i uses seed + i)." },
+    { "echo", PD_API_TEXT, BOOL, AT(echo), .doc = "The answer begins with the prompt." },
+    { "ignore_eos", PD_API_BOTH, BOOL, AT(ignore_end), .doc = "Goes on after the end token, up to max_tokens (for benchmarks)." },
+    { "chat_template_kwargs", PD_API_CHAT, FN, .fn = get_template_kwargs, .doc = "Object of further variables for the model's template." },
+    { "modalities", PD_API_CHAT, FN, .fn = get_modalities, .doc = "Only [\"text\"]." },
+    { "response_format", PD_API_CHAT, FN, .fn = get_response_format, .doc = "Only {\"type\":\"text\"}; others are refused in this version." },
+    { "tools", PD_API_CHAT, FN, .fn = get_tools, .doc = "Refused in this version unless empty or tool_choice is none." },
+    { "best_of", PD_API_TEXT, INT64, 1, 1, AT(best_of), .doc = "Only 1." },
+    /* refused by name: each would change the output */
+    { "tool_choice", PD_API_CHAT, REFUSED, .off = "none", .doc = "Only none (and auto without tools)." },
+    { "functions", PD_API_CHAT, REFUSED, .doc = "The old name of tools." },
+    { "function_call", PD_API_CHAT, REFUSED, .off = "none", .doc = "The old name of tool_choice." },
+    { "logprobs", PD_API_BOTH, REFUSED, .doc = "Not in this version." },
+    { "top_logprobs", PD_API_CHAT, REFUSED, .doc = "Not in this version." },
+    { "suffix", PD_API_TEXT, REFUSED, .doc = "Insertion is not in this version." },
+    { "audio", PD_API_CHAT, REFUSED, .doc = "Text only." },
+    { "web_search_options", PD_API_CHAT, REFUSED, .doc = "This server has no web search." },
+    { "grammar", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
+    { "json_schema", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
+    { "guided_json", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
+    { "guided_regex", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
+    { "guided_choice", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
+    { "guided_grammar", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
+    { "structured_outputs", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
+    { "chat_template", PD_API_CHAT, REFUSED, .doc = "The template is the model's or the manifest's, not the request's." },
+    { "continue_final_message", PD_API_CHAT, REFUSED, .doc = "Not in this version." },
+    { "mirostat", PD_API_BOTH, REFUSED, .doc = "Not a sampler of this server." },
+    { "typical_p", PD_API_BOTH, REFUSED, .doc = "Not a sampler of this server." },
+    { "min_tokens", PD_API_BOTH, REFUSED, .doc = "Not in this version." },
+    /* ignored: nothing in the text depends on them */
+    { "user", PD_API_BOTH, IGNORED, .doc = "The caller's own label." },
+    { "metadata", PD_API_BOTH, IGNORED, .doc = "The caller's own labels." },
+    { "store", PD_API_BOTH, IGNORED, .doc = "Nothing is stored." },
+    { "service_tier", PD_API_BOTH, IGNORED, .doc = "There is one." },
+    { "safety_identifier", PD_API_BOTH, IGNORED, .doc = "The caller's own label." },
+    { "prompt_cache_key", PD_API_BOTH, IGNORED, .doc = "A hint for caches." },
+    { "prompt_cache_retention", PD_API_BOTH, IGNORED, .doc = "A hint for caches." },
+    { "cache_prompt", PD_API_BOTH, IGNORED, .doc = "A hint for caches." },
+    { "session_id", PD_API_BOTH, IGNORED, .doc = "A hint for caches." },
+    { "prediction", PD_API_CHAT, IGNORED, .doc = "A hint that changes speed only." },
+    { "verbosity", PD_API_CHAT, IGNORED, .doc = "No model of this version has the setting." },
+    { "reasoning_effort", PD_API_CHAT, IGNORED, .doc = "No model of this version reasons apart from its answer." },
+    { "parallel_tool_calls", PD_API_CHAT, IGNORED, .doc = "Says how tools are called; there are none in this version." },
+};
+
+enum { N_ROWS = sizeof rows / sizeof *rows };
+
+bool pd_param_doc(size_t i, struct pd_param_doc *ret) {
+    static _Thread_local char range[64];
+    if (i >= N_ROWS) return false;
+    const struct row *r = &rows[i];
+    range[0] = '\0';
+    if (r->kind == BOOL) snprintf(range, sizeof range, "true or false");
+    if (r->kind == FLOAT) snprintf(range, sizeof range, "%s%g .. %g%s", r->open_min ? "above " : "", r->min, r->max, r->open_max ? " (excluded)" : "");
+    if (r->kind == INT32 || r->kind == INT64) {
+        if (r->max >= INT32_MAX) snprintf(range, sizeof range, "from %g", r->min);
+        else snprintf(range, sizeof range, "%g .. %g", r->min, r->max);
+    }
+    ret->name = r->name;
+    ret->range = range;
+    ret->doc = r->doc;
+    ret->api = r->api;
+    ret->verdict = r->kind == REFUSED ? PD_REFUSED : r->kind == IGNORED ? PD_IGNORED : PD_HONOURED;
+    return true;
+}
+
+/* --- fields of their own shape --- */
+
+static bool wrong_type(struct pd_error *x, const char *param, const char *want) {
+    return pd_error_set(x, PD_ERR_INVALID, param, "'%s' must be %s.", param, want);
+}
+
+static bool has_nul(const json_t *s) {
+    return strlen(json_string_value(s)) != json_string_length(s);
+}
+
+static bool no_memory(struct pd_error *x) {
+    pd_error_set(x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
+    x->retry_after_s = 1;
+    return false;
+}
+
+static bool get_model(struct pd_params *p, json_t *v, struct pd_error *x) {
+    if (!json_is_string(v) || has_nul(v) || !json_string_length(v)) return wrong_type(x, "model", "a model's name");
+    p->model = json_string_value(v);
+    return true;
+}
+
+static bool get_messages(struct pd_params *p, json_t *v, struct pd_error *x) {
+    if (!pd_messages_check(v, x)) return false;
+    p->messages_json = json_dumps(v, JSON_COMPACT);
+    return p->messages_json || no_memory(x);
+}
+
+/* A list of ids into heap memory. `path` is that of the list. */
+static bool get_ids(json_t *v, const char *path, struct pd_prompt *ret, struct pd_error *x) {
+    size_t n = json_array_size(v);
+    if (n > UINT32_MAX / sizeof *ret->ids) return pd_error_set(x, PD_ERR_VALUE, path, "'%s' has more ids than any model takes.", path);
+    int32_t *ids = calloc(n, sizeof *ids);
+    if (!ids) return no_memory(x);
+    for (size_t i = 0; i < n; i++) {
+        json_t *id = json_array_get(v, i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX) {
+            char at[64];
+            snprintf(at, sizeof at, "%s.%zu", path, i);
+            free(ids);
+            return json_is_integer(id) ? pd_error_set(x, PD_ERR_VALUE, at, "'%s' is not a token id.", at) : wrong_type(x, at, "a token id like its neighbours");
+        }
+        ids[i] = (int32_t)json_integer_value(id);
+    }
+    ret->ids = ids;
+    ret->n_ids = (uint32_t)n;
+    return true;
+}
+
+static bool get_prompt(struct pd_params *p, json_t *v, struct pd_error *x) {
+    if (!json_is_string(v) && !json_is_array(v)) return wrong_type(x, "prompt", "a text or a list");
+    if (json_is_array(v) && json_array_size(v) == 0) return pd_error_set(x, PD_ERR_VALUE, "prompt", "'prompt' is an empty list.");
+    bool many = json_is_array(v) && !json_is_number(json_array_get(v, 0));
+    size_t n = many ? json_array_size(v) : 1;
+    if (n > PD_MAX_CHOICES) return pd_error_set(x, PD_ERR_VALUE, "prompt", "'prompt' has %zu prompts; at most %d are taken.", n, PD_MAX_CHOICES);
+    p->prompts = calloc(n, sizeof *p->prompts);
+    if (!p->prompts) return no_memory(x);
+    p->n_prompts = n;
+    for (size_t i = 0; i < n; i++) {
+        json_t *one = many ? json_array_get(v, i) : v;
+        char at[32] = "prompt";
+        if (many) snprintf(at, sizeof at, "prompt.%zu", i);
+        if (json_is_string(one)) {
+            p->prompts[i].text = json_string_value(one);
+            p->prompts[i].len = json_string_length(one);
+        } else if (json_is_array(one)) {
+            if (json_array_size(one) == 0) return pd_error_set(x, PD_ERR_VALUE, at, "'%s' is an empty list.", at);
+            if (!get_ids(one, at, &p->prompts[i], x)) return false;
+        } else {
+            return wrong_type(x, at, "a text or a list of token ids");
+        }
+    }
+    return true;
+}
+
+static bool get_stream_options(struct pd_params *p, json_t *v, struct pd_error *x) {
+    const char *key;
+    json_t *opt;
+    if (!json_is_object(v)) return wrong_type(x, "stream_options", "an object");
+    json_object_foreach(v, key, opt) {
+        bool usage = strcmp(key, "include_usage") == 0;
+        char at[96];
+        snprintf(at, sizeof at, "stream_options.%.60s", key);
+        if (!usage && strcmp(key, "include_obfuscation") != 0)
+            return pd_error_set(x, PD_ERR_UNKNOWN_PARAM, at, "'%s' is not known to this server.", at);
+        if (json_is_null(opt)) continue;
+        if (!json_is_boolean(opt)) return wrong_type(x, at, "true or false");
+        if (usage) p->include_usage = json_is_true(opt);
+    }
+    return true;
+}
+
+static bool add_stop(struct pd_params *p, json_t *v, const char *at, struct pd_error *x) {
+    if (!json_is_string(v)) return wrong_type(x, at, "a text");
+    size_t n = json_string_length(v);
+    if (n == 0 || n > PN_MAX_STOP_BYTES || has_nul(v))
+        return pd_error_set(x, PD_ERR_VALUE, at, "'%s' must be 1 to %d bytes long, without a NUL.", at, PN_MAX_STOP_BYTES);
+    if (p->n_stops == PN_MAX_STOPS) return pd_error_set(x, PD_ERR_VALUE, "stop", "'stop' has more than %d texts.", PN_MAX_STOPS);
+    p->stops[p->n_stops++] = json_string_value(v);
+    return true;
+}
+
+static bool get_stop(struct pd_params *p, json_t *v, struct pd_error *x) {
+    if (json_is_string(v)) return add_stop(p, v, "stop", x);
+    if (!json_is_array(v)) return wrong_type(x, "stop", "a text or a list of texts");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        char at[32];
+        snprintf(at, sizeof at, "stop.%zu", i);
+        if (!add_stop(p, json_array_get(v, i), at, x)) return false;
+    }
+    return true;
+}
+
+/* JavaScript writes whole numbers as it likes: 5 and 5.0 are both five. */
+static bool whole_number(const json_t *v, int64_t *ret) {
+    if (json_is_integer(v)) {
+        *ret = json_integer_value(v);
+        return true;
+    }
+    double d = json_is_real(v) ? json_real_value(v) : 0.5;
+    if (d != floor(d) || fabs(d) > TWO53) return false;
+    *ret = (int64_t)d;
+    return true;
+}
+
+static bool get_seed(struct pd_params *p, json_t *v, struct pd_error *x) {
+    int64_t seed;
+    if (!whole_number(v, &seed)) return wrong_type(x, "seed", "a whole number");
+    p->sampling.seed = (uint64_t)seed;
+    p->has_seed = true;
+    return true;
+}
+
+static bool get_bias(struct pd_params *p, json_t *v, struct pd_error *x) {
+    const char *key;
+    json_t *bias;
+    if (!json_is_object(v)) return wrong_type(x, "logit_bias", "an object of token id to number");
+    if (json_object_size(v) == 0) return true;
+    if (json_object_size(v) > 65536) return pd_error_set(x, PD_ERR_VALUE, "logit_bias", "'logit_bias' has more than 65536 tokens.");
+    p->bias = calloc(json_object_size(v), sizeof *p->bias);
+    if (!p->bias) return no_memory(x);
+    json_object_foreach(v, key, bias) {
+        char at[64];
+        snprintf(at, sizeof at, "logit_bias.%.40s", key);
+        size_t n = strlen(key);
+        if (n == 0 || n > 9 || strspn(key, "0123456789") != n) return pd_error_set(x, PD_ERR_VALUE, at, "'%s' is not a token id.", at);
+        if (!json_is_number(bias)) return wrong_type(x, at, "a number");
+        double b = json_number_value(bias);
+        if (b < -100 || b > 100) return pd_error_set(x, PD_ERR_VALUE, at, "'%s' must be between -100 and 100.", at);
+        p->bias[p->sampling.n_bias++] = (struct pn_logit_bias){ (int32_t)strtol(key, NULL, 10), (float)b };
+    }
+    p->sampling.bias = p->bias;
+    return true;
+}
+
+static bool get_modalities(struct pd_params *p, json_t *v, struct pd_error *x) {
+    (void)p;
+    if (!json_is_array(v)) return wrong_type(x, "modalities", "a list");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const char *s = json_string_value(json_array_get(v, i));
+        char at[32];
+        snprintf(at, sizeof at, "modalities.%zu", i);
+        if (!s) return wrong_type(x, at, "a text");
+        if (strcmp(s, "text") != 0) return pd_error_set(x, PD_ERR_UNSUPPORTED, at, "'%s': this server answers in text only.", at);
+    }
+    return true;
+}
+
+static bool get_response_format(struct pd_params *p, json_t *v, struct pd_error *x) {
+    (void)p;
+    if (!json_is_object(v)) return wrong_type(x, "response_format", "an object");
+    const char *type = json_string_value(json_object_get(v, "type"));
+    if (!type) return wrong_type(x, "response_format.type", "a text");
+    if (strcmp(type, "text") == 0) return true;
+    if (strcmp(type, "json_object") == 0 || strcmp(type, "json_schema") == 0)
+        return pd_error_set(x, PD_ERR_UNSUPPORTED, "response_format.type", "response_format '%s' is not honoured by this version; only 'text' is.", type);
+    return pd_error_set(x, PD_ERR_VALUE, "response_format.type", "'response_format.type' must be text, json_object or json_schema.");
+}
+
+static bool get_tools(struct pd_params *p, json_t *v, struct pd_error *x) {
+    if (!json_is_array(v)) return wrong_type(x, "tools", "a list");
+    const char *choice = json_string_value(json_object_get(p->root, "tool_choice"));
+    if (json_array_size(v) == 0 || (choice && strcmp(choice, "none") == 0)) return true;
+    return pd_error_set(x, PD_ERR_UNSUPPORTED, "tools", "'tools' is not honoured by this version; send tool_choice \"none\" or leave it out.");
+}
+
+static bool get_template_kwargs(struct pd_params *p, json_t *v, struct pd_error *x) {
+    if (!json_is_object(v)) return wrong_type(x, "chat_template_kwargs", "an object");
+    if (json_object_size(v) == 0) return true;
+    p->extra_json = json_dumps(v, JSON_COMPACT);
+    return p->extra_json || no_memory(x);
+}
+
+/* --- the loop over the table --- */
+
+static const struct row *find_row(unsigned api, const char *name) {
+    for (int i = 0; i < N_ROWS; i++)
+        if ((rows[i].api & api) && strcmp(rows[i].name, name) == 0) return &rows[i];
+    return NULL;
+}
+
+static uint32_t sampling_bit(size_t at) {
+    return at >= offsetof(struct pd_params, sampling) && at < offsetof(struct pd_params, sampling) + sizeof(struct pn_sampling)
+               ? 1u << ((at - offsetof(struct pd_params, sampling)) / 4)
+               : 0;
+}
+
+static bool out_of_range(const struct row *r, struct pd_error *x) {
+    struct pd_param_doc d;
+    pd_param_doc((size_t)(r - rows), &d);
+    return pd_error_set(x, PD_ERR_VALUE, r->name, "'%s' is out of range (%s).", r->name, d.range);
+}
+
+static bool is_off(const struct row *r, const json_t *v, const json_t *root) {
+    const char *s = json_string_value(v);
+    if (s && r->off && strcmp(s, r->off) == 0) return true;
+    /* "auto" without tools asks for nothing */
+    if (s && strcmp(r->name, "tool_choice") == 0 && strcmp(s, "auto") == 0) return json_array_size(json_object_get(root, "tools")) == 0;
+    if (strcmp(r->name, "logprobs") == 0 && json_is_integer(v)) return false; /* on completions 0 asks for the chosen token's */
+    return json_is_null(v) || json_is_false(v) || (json_is_number(v) && json_number_value(v) == 0) || (s && !*s) ||
+           (json_is_array(v) && json_array_size(v) == 0) || (json_is_object(v) && json_object_size(v) == 0);
+}
+
+static bool take(const struct row *r, struct pd_params *p, json_t *v, struct pd_error *x) {
+    char *to = (char *)p + r->at;
+    if (json_is_null(v) || r->kind == IGNORED) return true; /* null is "unset" for every field */
+    switch (r->kind) {
+    case FLOAT: {
+        if (!json_is_number(v)) return wrong_type(x, r->name, "a number");
+        double d = json_number_value(v);
+        if (d < r->min || d > r->max || (r->open_min && d <= r->min) || (r->open_max && d >= r->max)) return out_of_range(r, x);
+        float f = (float)d, old = *(float *)to;
+        if ((p->has & sampling_bit(r->at)) && old != f) return pd_error_set(x, PD_ERR_VALUE, r->name, "'%s' is given twice, under two names, with different values.", r->name);
+        *(float *)to = f;
+        p->has |= sampling_bit(r->at);
+        return true;
+    }
+    case INT32:
+    case INT64: {
+        int64_t n;
+        if (!whole_number(v, &n)) return wrong_type(x, r->name, "a whole number");
+        if ((double)n < r->min || (double)n > r->max) return out_of_range(r, x);
+        if (r->kind == INT64) *(int64_t *)to = n;
+        else *(int32_t *)to = (int32_t)n;
+        p->has |= sampling_bit(r->at);
+        return true;
+    }
+    case BOOL:
+        if (!json_is_boolean(v)) return wrong_type(x, r->name, "true or false");
+        *(bool *)to = json_is_true(v);
+        return true;
+    case FN:
+        return r->fn(p, v, x);
+    case REFUSED:
+        return is_off(r, v, p->root) || pd_error_set(x, PD_ERR_UNSUPPORTED, r->name, "'%s' is not honoured by this version: %s", r->name, r->doc);
+    case IGNORED:
+        break;
+    }
+    return true;
+}
+
+/* Nesting before the parser sees it: the parser recurses. */
+static bool too_deep(const char *s, size_t n) {
+    int depth = 0;
+    bool text = false;
+    for (size_t i = 0; i < n; i++) {
+        if (text) {
+            if (s[i] == '\\') i++;
+            else if (s[i] == '"') text = false;
+        } else if (s[i] == '"') {
+            text = true;
+        } else if (s[i] == '[' || s[i] == '{') {
+            if (++depth > PD_MAX_JSON_DEPTH) return true;
+        } else if (s[i] == ']' || s[i] == '}') {
+            depth--;
+        }
+    }
+    return false;
+}
+
+static bool parse_root(const char *body, size_t len, struct pd_params *p, struct pd_error *x) {
+    json_error_t err;
+    if (len == 0) return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is empty; a JSON object is needed.");
+    if (too_deep(body, len)) return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is nested deeper than %d levels.", PD_MAX_JSON_DEPTH);
+    p->root = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &err);
+    if (!p->root) {
+        if (json_error_code(&err) == json_error_out_of_memory) return no_memory(x);
+        for (char *c = err.text; *c; c++)
+            if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?'; /* it quotes the body, which may not be UTF-8 */
+        return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is not JSON: line %d, column %d: %s", err.line, err.column, err.text);
+    }
+    if (!json_is_object(p->root)) return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is not a JSON object.");
+    return true;
+}
+
+/* What one field alone cannot tell. */
+static bool cross_check(struct pd_params *p, struct pd_error *x) {
+    const char *needed = p->api == PD_API_CHAT ? "messages" : "prompt";
+    if (!p->model) return pd_error_set(x, PD_ERR_INVALID, "model", "'model' is missing.");
+    if (p->api == PD_API_CHAT ? !p->messages_json : !p->prompts) return pd_error_set(x, PD_ERR_INVALID, needed, "'%s' is missing.", needed);
+    if (!p->stream && json_is_object(json_object_get(p->root, "stream_options")))
+        return pd_error_set(x, PD_ERR_INVALID, "stream_options", "'stream_options' is only allowed with stream: true.");
+    if (p->max_completion_tokens >= 0) {
+        if (p->max_tokens >= 0 && p->max_tokens != p->max_completion_tokens)
+            return pd_error_set(x, PD_ERR_VALUE, "max_completion_tokens", "'max_tokens' and 'max_completion_tokens' are both given and differ.");
+        p->max_tokens = p->max_completion_tokens;
+    }
+    if (p->max_tokens == 0 && !p->echo) return pd_error_set(x, PD_ERR_VALUE, "max_tokens", "'max_tokens' must be at least 1.");
+    p->has_max_tokens = p->max_tokens >= 0;
+    if (p->n_prompts > 0 && (uint64_t)p->n * p->n_prompts > PD_MAX_CHOICES)
+        return pd_error_set(x, PD_ERR_VALUE, "n", "'n' times the number of prompts is over %d choices.", PD_MAX_CHOICES);
+    if (p->sampling.top_k < 0) p->sampling.top_k = 0;
+    if (p->sampling.top_p < 1e-6f) p->sampling.top_p = 1e-6f; /* 0: the likeliest token alone */
+    return true;
+}
+
+bool pd_params_parse(unsigned api, const char *body, size_t len, struct pd_params *ret, struct pd_error *x) {
+    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .sampling = pn_sampling_default };
+    const char *key;
+    json_t *v;
+    bool ok = parse_root(body, len, &p, x);
+    if (ok) json_object_foreach(p.root, key, v) {
+            const struct row *r = find_row(api, key);
+            if (r) ok = take(r, &p, v, x);
+            else ok = pd_error_set(x, PD_ERR_UNKNOWN_PARAM, key, "'%.100s' is not a field of this endpoint.", key);
+            if (!ok) break;
+        }
+    ok = ok && cross_check(&p, x);
+    if (!p.has_seed) p.sampling.seed = fo_rng_entropy();
+    if (!ok) {
+        pd_params_done(&p);
+        p = (struct pd_params){ 0 };
+    }
+    *ret = p;
+    return ok;
+}
+
+void pd_params_done(struct pd_params *p) {
+    for (size_t i = 0; i < p->n_prompts; i++) free(p->prompts[i].ids);
+    free(p->prompts);
+    free(p->bias);
+    free(p->messages_json);
+    free(p->extra_json);
+    json_decref(p->root);
+}
+
+void pd_params_defaults(struct pd_params *p, const struct cf_sampling *d) {
+#define DEFAULT(field, type)                                                                                                               \
+    if (d->has_##field && !(p->has & sampling_bit(offsetof(struct pd_params, sampling) + offsetof(struct pn_sampling, field))))            \
+    p->sampling.field = (type)d->field
+    DEFAULT(temperature, float);
+    DEFAULT(top_p, float);
+    DEFAULT(top_k, int32_t);
+    DEFAULT(min_p, float);
+    DEFAULT(repeat_penalty, float);
+    DEFAULT(presence_penalty, float);
+    DEFAULT(frequency_penalty, float);
+#undef DEFAULT
+}
+
+bool pd_params_check_ids(const struct pd_params *p, uint32_t n_vocab, struct pd_error *x) {
+    char at[64];
+    for (int32_t i = 0; i < p->sampling.n_bias; i++)
+        if ((uint32_t)p->bias[i].id >= n_vocab) {
+            snprintf(at, sizeof at, "logit_bias.%d", (int)p->bias[i].id);
+            return pd_error_set(x, PD_ERR_VALUE, at, "'%s': the model's token ids end at %u.", at, n_vocab - 1);
+        }
+    for (size_t k = 0; k < p->n_prompts; k++)
+        for (uint32_t i = 0; p->prompts[k].ids && i < p->prompts[k].n_ids; i++)
+            if ((uint32_t)p->prompts[k].ids[i] >= n_vocab) {
+                bool many = json_is_array(json_array_get(json_object_get(p->root, "prompt"), 0));
+                if (many) snprintf(at, sizeof at, "prompt.%zu.%u", k, i);
+                else snprintf(at, sizeof at, "prompt.%u", i);
+                return pd_error_set(x, PD_ERR_VALUE, at, "'%s': the model's token ids end at %u.", at, n_vocab - 1);
+            }
+    return true;
+}

@@ -1,0 +1,60 @@
+/* Request bodies: THE table of fields that /v1/chat/completions and /v1/completions know, and the parser that turns a JSON body into
+ * values. Every field is honoured, or named as harmless and ignored, or refused by name: none is dropped where it would change the
+ * output, and a field that is in no row is an error, because ignoring it would hide a typo. Pure: any thread. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "engine/request.h"
+#include "engine/sampler.h"
+
+struct json_t;
+struct pd_error;
+struct cf_sampling;
+
+enum { PD_API_CHAT = 1, PD_API_TEXT = 2, PD_API_BOTH = 3 };
+enum { PD_MAX_JSON_DEPTH = 64, PD_MAX_CHOICES = 128 };
+
+struct pd_params {
+    unsigned api;
+    struct json_t *root; /* owns what points into the body */
+    const char *model;
+    bool stream, include_usage, echo, ignore_end;
+    bool has_max_tokens;
+    int64_t max_tokens, max_completion_tokens; /* -1 = unset */
+    int64_t n, best_of;
+    struct pn_sampling sampling; /* bias points to `bias` */
+    uint32_t has;                /* bit i: row i of the table was given (PD_HAS) */
+    bool has_seed;
+    struct pn_logit_bias *bias; /* heap */
+    const char *stops[PN_MAX_STOPS];
+    int n_stops;
+    /* chat */
+    char *messages_json, *extra_json; /* heap; extra NULL = none */
+    /* completions: [n_prompts]; each a text or ids */
+    struct pd_prompt {
+        const char *text;
+        size_t len;
+        int32_t *ids; /* heap, NULL = text */
+        uint32_t n_ids;
+    } *prompts;
+    size_t n_prompts;
+};
+
+/* Parses and checks a body. False with *ret_error set, whose param is the JSON path at fault; *ret is then empty. Free with
+ * pd_params_done. */
+bool pd_params_parse(unsigned api, const char *body, size_t len, struct pd_params *ret, struct pd_error *ret_error);
+void pd_params_done(struct pd_params *p);
+
+/* What needs the model: the manifest's defaults for fields the request left out, and token ids against the vocabulary. */
+void pd_params_defaults(struct pd_params *p, const struct cf_sampling *d);
+bool pd_params_check_ids(const struct pd_params *p, uint32_t n_vocab, struct pd_error *ret_error);
+
+/* The table, for the reference page and the tests. */
+struct pd_param_doc {
+    const char *name, *range, *doc;
+    unsigned api;
+    enum { PD_HONOURED, PD_IGNORED, PD_REFUSED } verdict;
+};
+bool pd_param_doc(size_t i, struct pd_param_doc *ret); /* false past the last */

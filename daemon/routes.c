@@ -1,0 +1,134 @@
+/* Routing is a walk over a short table: see routes.h. */
+#include "daemon/routes.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/app.h"
+#include "daemon/http.h"
+#include "daemon/log.h"
+#include "daemon/oai.h"
+#include "daemon/params.h"
+#include "foundry/base/buf.h"
+#include "foundry/base/log.h"
+
+static const struct pd_route routes[] = {
+    { "GET", "/", pd_get_root, true, "Name, version, build, backend, and the models with their status." },
+    { "GET", "/health", pd_get_health, true, "That the process answers, and each model's counters: a snapshot that waits for no model." },
+    { "GET", "/v1/models", pd_get_models, false, "The declared models, whether they serve, and what they hold (context_window, max_output_tokens, status)." },
+    { "GET", "/v1/models/{id}", pd_get_model, false, "One of them, by name or alias; `/` and `:` in the name may be percent-encoded." },
+    { "POST", "/v1/chat/completions", pd_post_chat, false, "A conversation through the model's own template; whole or as a stream." },
+    { "POST", "/v1/completions", pd_post_completions, false, "Plain text or token ids, no template; whole or as a stream." },
+};
+enum { N_ROUTES = sizeof routes / sizeof *routes };
+
+const struct pd_route *pd_route_at(size_t i) {
+    return i < N_ROUTES ? &routes[i] : NULL;
+}
+
+/* Whether `path` [len] is the row's; *ret_rest is where its {id} starts, NULL when it has none. */
+static bool matches(const struct pd_route *r, const char *path, size_t len, const char **ret_rest) {
+    const char *brace = strchr(r->path, '{');
+    *ret_rest = NULL;
+    if (!brace) return strlen(r->path) == len && memcmp(r->path, path, len) == 0;
+    size_t fixed = (size_t)(brace - r->path);
+    if (len <= fixed || memcmp(r->path, path, fixed) != 0) return false;
+    *ret_rest = path + fixed;
+    return true;
+}
+
+static void allow_add(char *allow, size_t size, const char *method) {
+    size_t n = strlen(allow);
+    snprintf(allow + n, size - n, "%s%s", n ? ", " : "", method);
+}
+
+const struct pd_route *pd_route_find(const char *method, const char *path, char *param, size_t param_size, char *allow, size_t allow_size, bool *ret_ok) {
+    const struct pd_route *found = NULL;
+    size_t len = strlen(path);
+    bool head = strcmp(method, "HEAD") == 0, star = strcmp(path, "*") == 0;
+    while (len > 1 && path[len - 1] == '/') len--;
+    allow[0] = param[0] = '\0';
+    *ret_ok = true;
+    for (size_t i = 0; i < N_ROUTES; i++) {
+        const char *rest = NULL;
+        if (!star && !matches(&routes[i], path, len, &rest)) continue;
+        if (!strstr(allow, routes[i].method)) allow_add(allow, allow_size, routes[i].method);
+        if (star || found || strcmp(routes[i].method, head ? "GET" : method) != 0) continue;
+        found = &routes[i];
+        if (rest) {
+            snprintf(param, param_size, "%.*s", (int)(len - (size_t)(rest - path)), rest);
+            *ret_ok = pd_percent_decode(param);
+        }
+    }
+    if (strstr(allow, "GET")) allow_add(allow, allow_size, "HEAD");
+    if (allow[0]) allow_add(allow, allow_size, "OPTIONS");
+    return found;
+}
+
+void pd_dispatch(void *ctx, struct pd_call *c) {
+    struct pd_app *app = ctx;
+    char param[PD_MAX_URI_BYTES + 1], allow[64], quoted[256];
+    bool ok;
+    struct pd_error x;
+    const char *method = c->head->method, *path = c->head->path;
+    const struct pd_route *r = pd_route_find(method, path, param, sizeof param, allow, sizeof allow, &ok);
+    FO_DEBUGF("http", "event=request request=%s method=%s path=%s body_bytes=%zu", c->id, method, pd_log_quote(path, quoted, sizeof quoted), c->n_body);
+    if (c->draining && (!r || !r->while_draining)) {
+        pd_error_set(&x, PD_ERR_DRAINING, NULL, "The server is stopping and takes no new requests.");
+        x.retry_after_s = 5;
+    } else if (!ok) {
+        pd_error_set(&x, PD_ERR_MALFORMED, NULL, "The path has a broken percent escape.");
+    } else if (r) {
+        r->fn(app, c, param);
+        return;
+    } else if (!allow[0]) {
+        pd_error_set(&x, PD_ERR_NO_ROUTE, NULL, "There is no path '%.200s' here. The API begins at /v1, as in /v1/models and /v1/chat/completions.", path);
+    } else if (strcmp(method, "OPTIONS") == 0) {
+        char line[96];
+        snprintf(line, sizeof line, "Allow: %s\r\n", allow);
+        pd_reply(c, 204, NULL, line, "", 0);
+        return;
+    } else {
+        pd_error_set(&x, PD_ERR_METHOD, NULL, "'%.200s' has no method %s; it has %s.", path, method, allow);
+        x.allow = allow;
+    }
+    pd_error_reply(c, &x);
+}
+
+static void doc_params(struct fo_buf *out, unsigned api) {
+    static const struct {
+        int verdict;
+        const char *title;
+    } parts[] = { { PD_HONOURED, "Honoured" }, { PD_REFUSED, "Known and refused (unless null, false, 0 or empty)" }, { PD_IGNORED, "Taken and ignored: the text does not depend on them" } };
+    for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
+        struct pd_param_doc d;
+        fo_buf_printf(out, "\n**%s**\n\n| field | values | |\n|---|---|---|\n", parts[k].title);
+        for (size_t i = 0; pd_param_doc(i, &d); i++)
+            if ((d.api & api) && (int)d.verdict == parts[k].verdict) fo_buf_printf(out, "| `%s` | %s | %s |\n", d.name, d.range, d.doc);
+    }
+}
+
+void pd_routes_doc(struct fo_buf *out) {
+    fo_buf_puts(out, "<!-- Generated by the tables in daemon/routes.c, params.c and oai.c (UPDATE=1 tests/daemon/test_routes): do not edit. -->\n"
+                     "# The HTTP API\n\nThe conventions are OpenAI's. Every answer has an `x-request-id` header; every error has a JSON body.\n\n## Endpoints\n\n"
+                     "| method | path | |\n|---|---|---|\n");
+    for (size_t i = 0; i < N_ROUTES; i++) fo_buf_printf(out, "| %s | `%s` | %s |\n", routes[i].method, routes[i].path, routes[i].doc);
+    fo_buf_puts(out, "\nA slash at the end of a path does not count. Where GET is, HEAD is; OPTIONS answers 204 with Allow everywhere. While the server stops, "
+                     "everything but / and /health is a 503 `draining`. A client that closes its connection, also only its sending side, cancels its request.\n");
+    fo_buf_puts(out, "\n## Fields of /v1/chat/completions\n\nnull means unset. A field that is in none of these tables is an error (`unknown_parameter`): "
+                     "ignoring it would hide a typo.\n");
+    doc_params(out, PD_API_CHAT);
+    fo_buf_puts(out, "\n## Fields of /v1/completions\n");
+    doc_params(out, PD_API_TEXT);
+    fo_buf_puts(out, "\n## Streams\n\n`Content-Type: " "text/event-stream; charset=utf-8" "`, one JSON object a `data:` line, the end is `data: [DONE]`. The head is sent right after "
+                     "admission; a silent stream carries the comment `: ping` every 10 seconds. With `stream_options.include_usage` one more chunk with empty `choices` "
+                     "has the usage. An error in a stream is an event with an `error` object (with `request_id`), and no [DONE] follows.\n"
+                     "\n## Errors\n\n`{\"error\":{\"message\",\"type\",\"param\",\"code\"}}`; `param` is the JSON path of what is wrong (`messages.2.content`) or null.\n\n"
+                     "| status | type | code | |\n|---|---|---|---|\n");
+    for (int i = 0; i < PD_N_ERRORS; i++) {
+        const struct pd_error_row *r = pd_error_row((enum pd_error_id)i);
+        fo_buf_printf(out, "| %d | %s | %s | %s%s |\n", r->status, r->type, r->code ? r->code : "null", r->doc, r->no_retry ? " Carries `x-should-retry: false`." : "");
+    }
+    fo_buf_puts(out, "\n`budget` of a context_length_exceeded error: model, prompt_tokens, max_tokens, ctx_cap, effective_ctx, limited_by, kv_bytes_per_token, "
+                     "kv_bytes_needed, kv_bytes_available, max_tokens_that_fit.\n");
+}

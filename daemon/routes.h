@@ -1,0 +1,36 @@
+/* THE endpoint table, and how a request finds its row. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+
+struct fo_buf;
+struct pd_app;
+struct pd_call;
+
+/* `param` is what {id} in the row's path matched, percent-decoded; else "". */
+typedef void pd_route_fn(struct pd_app *app, struct pd_call *call, const char *param);
+
+struct pd_route {
+    const char *method, *path; /* "/v1/models/{id}": {id} takes the rest of the path, slashes included */
+    pd_route_fn *fn;
+    bool while_draining;       /* answered although the server is stopping */
+    const char *doc;
+};
+
+/* The row for a method and a path as sent (still encoded; a slash at its end does not count). HEAD finds GET's row. NULL with
+ * *ret_allow "" when the path is nobody's, else with the methods that it has ("GET, HEAD, OPTIONS"), in `allow` [size]. `param` gets
+ * the decoded {id}; false in *ret_ok when its escapes are broken. */
+const struct pd_route *pd_route_find(const char *method, const char *path, char *param, size_t param_size, char *allow, size_t allow_size, bool *ret_ok);
+const struct pd_route *pd_route_at(size_t i); /* NULL past the last */
+
+/* Answers any call: the handler of http.h, with a struct pd_app as ctx. */
+void pd_dispatch(void *app, struct pd_call *call);
+
+/* The reference page docs/http-api.md, from the tables of routes, fields and errors. */
+void pd_routes_doc(struct fo_buf *out);
+
+/* The handlers, one file per family of paths. */
+pd_route_fn pd_get_root, pd_get_health;                  /* api_root.c */
+pd_route_fn pd_get_models, pd_get_model;                 /* api_models.c */
+pd_route_fn pd_post_chat;                                /* api_chat.c */
+pd_route_fn pd_post_completions;                         /* api_completions.c */
