@@ -43,7 +43,8 @@ enum {
     FO_TOK_ADD = 2      /* add BOS and EOS as the model's metadata says */
 };
 
-/* text[0..len) is any bytes; invalid UTF-8 is encoded byte by byte, never refused. `user` is NULL (all bytes may match as the
+/* text[0..len) is any bytes; invalid UTF-8 is encoded byte by byte (as U+FFFD where a byte-level vocabulary lacks some byte), never
+ * refused. `user` is NULL (all bytes may match as the
  * flags say) or [len] of 0 = written by the template, 1 = by a user. Time and memory are linear in len; FO_ELIMIT with need and
  * have as soon as there are more than max_ids ids (0 = no limit). */
 int fo_tok_encode(const struct fo_tok *t, const char *text, size_t len, const uint8_t *user, unsigned flags, size_t max_ids,

@@ -1,0 +1,199 @@
+/* Byte-level BPE (tokenizer.ggml.model "gpt2"): a pre-tokenizer rule cuts the text into words; a word starts as its bytes, each
+ * of which has a token, and the merges of the file join them (tok_merge.h).
+ *
+ * Token texts in the file are not raw: every byte is written as a printable character, itself where it is one (0x21..0x7E,
+ * 0xA1..0xAC, 0xAE..0xFF) and else the next one from U+0100 on, so a space is U+0120. */
+#include "foundry/tok_int.h"
+
+#include <stdlib.h>
+
+#include "foundry/base/err.h"
+#include "foundry/tok_merge.h"
+#include "foundry/tok_pre.h"
+#include "foundry/unicode.h"
+
+static bool is_printed(unsigned byte) {
+    return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
+}
+
+/* The character that stands for a byte; all are below U+0144. */
+static uint32_t char_of_byte(unsigned byte) {
+    if (is_printed(byte)) return byte;
+    uint32_t cp = 0x100;
+    for (unsigned b = 0; b < byte; b++) cp += !is_printed(b);
+    return cp;
+}
+
+/* The byte that a character stands for, -1 = none. */
+static int byte_of_char(uint32_t cp) {
+    if (cp < 0x100) return is_printed(cp) ? (int)cp : -1;
+    if (cp < 0x121) return (int)(cp - 0x100);
+    if (cp < 0x143) return (int)(cp - 0x121 + 0x7F);
+    return cp == 0x143 ? 0xAD : -1;
+}
+
+static size_t put_char(char *out, uint32_t cp) {
+    if (cp < 0x80) {
+        out[0] = (char)cp;
+        return 1;
+    }
+    out[0] = (char)(0xC0 | cp >> 6);
+    out[1] = (char)(0x80 | (cp & 0x3F));
+    return 2;
+}
+
+static void bpe_piece(const struct fo_tok_entry *en, void (*put)(void *ctx, uint8_t byte), void *ctx) {
+    size_t len;
+    for (size_t i = 0; i < en->len; i += len) {
+        uint32_t cp = fo_utf8_next(en->s + i, en->len - i, &len);
+        int byte = cp < FO_UNICODE_END ? byte_of_char(cp) : -1;
+        if (byte >= 0) put(ctx, (uint8_t)byte);
+        else for (size_t j = 0; j < len; j++) put(ctx, (uint8_t)en->s[i + j]);
+    }
+}
+
+/* --- merging --------------------------------------------------------------------------------- */
+
+static const struct fo_tok_pair *pair_find(const struct fo_tok *t, uint32_t a, uint32_t b) {
+    for (size_t i = fo_tok_mix((uint64_t)a << 32 | b, t->seed) & t->pair_mask;; i = (i + 1) & t->pair_mask) {
+        const struct fo_tok_pair *p = &t->pair[i];
+        if ((p->a == a && p->b == b) || p->a == UINT32_MAX) return p;
+    }
+}
+
+/* A symbol is an id, or NO_TOKEN for a byte without one. */
+#define NO_TOKEN (UINT32_MAX - 1)
+
+static inline uint32_t bpe_pair(const struct fo_tok *t, uint32_t a, uint32_t b, const char *s, size_t n, uint32_t *ret_made) {
+    (void)s, (void)n;
+    const struct fo_tok_pair *p = pair_find(t, a, b);
+    *ret_made = p->id;
+    return p->a == UINT32_MAX ? FO_MERGE_NONE : p->rank;
+}
+
+static inline size_t bpe_len(const struct fo_tok *t, uint32_t sym) {
+    return sym == NO_TOKEN ? 1 : t->entry[sym].n_sym;
+}
+
+/* The token whose text is this word, -1 = none. */
+static int32_t whole_word(const struct fo_tok *t, const char *s, size_t n) {
+    char text[2 * 256];
+    size_t len = 0;
+    if (n > t->max_len || n > sizeof text / 2) return -1;
+    for (size_t i = 0; i < n; i++) len += put_char(text + len, char_of_byte((uint8_t)s[i]));
+    int32_t id = fo_tok_find(t, text, len);
+    return id >= 0 && fo_tok_is_mergeable(&t->entry[id]) ? id : -1;
+}
+
+static int merge_word(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
+    int rc = 0;
+    if (n <= FO_MERGE_SHORT) {
+        struct fo_merge_short m;
+        for (size_t i = 0; i < n; i++) {
+            int32_t id = t->byte_id[(uint8_t)s[i]];
+            m.sym[i] = id < 0 ? NO_TOKEN : (uint32_t)id;
+            m.at[i] = (uint32_t)i;
+        }
+        m.at[n] = (uint32_t)n;
+        m.n = (unsigned)n;
+        fo_merge_few(t, &m, s, bpe_pair);
+        for (unsigned i = 0; i < m.n && !rc; i++) {
+            if (m.sym[i] != NO_TOKEN) rc = fo_tok_push(w, (int32_t)m.sym[i]);
+        }
+        return rc;
+    }
+    if ((rc = fo_tok_check_room(w, s, n)) || (rc = fo_tok_word_room(w, n))) return rc;
+    for (size_t i = 0; i < n; i++) {
+        int32_t id = t->byte_id[(uint8_t)s[i]];
+        w->sym[i] = id < 0 ? NO_TOKEN : (uint32_t)id;
+    }
+    memset(w->start, 0xFF, (n + 63) / 64 * sizeof *w->start);
+    fo_merge_many(t, w, s, n, bpe_pair, bpe_len);
+    for (size_t i = 0; i < n && !rc; i += bpe_len(t, w->sym[i])) {
+        if (w->sym[i] != NO_TOKEN) rc = fo_tok_push(w, (int32_t)w->sym[i]);
+    }
+    return rc;
+}
+
+static int encode_word(void *ctx, const char *s, size_t n) {
+    struct fo_tok_work *w = ctx;
+    const struct fo_tok *t = w->t;
+    if (n == 1) return t->byte_id[(uint8_t)*s] < 0 ? 0 : fo_tok_push(w, t->byte_id[(uint8_t)*s]);
+    struct fo_tok_seen *slot;
+    bool done;
+    int rc = fo_tok_seen_find(w, s, n, &slot, &done);
+    if (rc || done) return rc;
+    size_t before = w->n;
+    int32_t id = t->whole_words ? whole_word(t, s, n) : -1;
+    rc = id >= 0 ? fo_tok_push(w, id) : merge_word(t, w, s, n);
+    if (!rc && slot) *slot = (struct fo_tok_seen){ s, (uint32_t)n, (uint32_t)(w->n - before), before };
+    return rc;
+}
+
+static int bpe_encode(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
+    return fo_pre_split(t->pre, s, n, encode_word, w, NULL);
+}
+
+/* --- open ------------------------------------------------------------------------------------ */
+
+/* Merges that name no token, or make one that text must not become, are left out: nothing could come of them. */
+static int open_merges(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e) {
+    const struct fo_gguf_kv *kv = fo_gguf_find(g, "tokenizer.ggml.merges");
+    if (!kv || kv->type != FO_GGUF_ARRAY || kv->elem != FO_GGUF_STRING) {
+        return fo_fail(e, FO_EFORMAT, "tokenizer.ggml.merges is missing or not an array of strings");
+    }
+    if (kv->n >= INT32_MAX) return fo_fail(e, FO_EFORMAT, "tokenizer.ggml.merges has too many entries");
+    size_t size = 16, need = (size_t)kv->n + (size_t)kv->n / 2;
+    while (size < need) size *= 2;
+    t->pair = malloc(size * sizeof *t->pair);
+    if (!t->pair) return fo_fail(e, FO_ENOMEM, "no memory for the tokenizer's merges");
+    memset(t->pair, 0xFF, size * sizeof *t->pair);
+    t->pair_mask = size - 1;
+    uint64_t at = 0;
+    struct fo_str m;
+    char joined[1024];
+    for (uint32_t rank = 0; fo_gguf_array_str(kv, &at, &m); rank++) {
+        const char *gap = m.len > 2 ? memchr(m.s + 1, ' ', m.len - 1) : NULL;
+        if (!gap || m.len - 1 > sizeof joined) continue;
+        size_t left = (size_t)(gap - m.s), right = m.len - left - 1;
+        memcpy(joined, m.s, left);
+        memcpy(joined + left, gap + 1, right);
+        int32_t a = fo_tok_find(t, m.s, left), b = fo_tok_find(t, gap + 1, right), id = fo_tok_find(t, joined, left + right);
+        if (a < 0 || b < 0 || id < 0 || !fo_tok_is_mergeable(&t->entry[id])) continue;
+        /* Broken UTF-8 could count fewer characters joined than apart; a merge must cover exactly what its parts cover. */
+        if (!t->entry[id].n_sym || t->entry[a].n_sym + t->entry[b].n_sym != t->entry[id].n_sym) continue;
+        struct fo_tok_pair *p = (struct fo_tok_pair *)pair_find(t, (uint32_t)a, (uint32_t)b);
+        if (p->a == UINT32_MAX) *p = (struct fo_tok_pair){ (uint32_t)a, (uint32_t)b, rank, (uint32_t)id };
+    }
+    return 0;
+}
+
+static int bpe_open(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e) {
+    struct fo_str pre = { "default", 7 };
+    unsigned flags;
+    int rc;
+    if (fo_gguf_find(g, "tokenizer.ggml.pre") && (rc = fo_gguf_get_str(g, "tokenizer.ggml.pre", &pre, e))) return rc;
+    if ((rc = fo_pre_open(pre.s, pre.len, &t->pre, &flags, e))) return rc;
+    t->whole_words = flags & FO_PRE_WHOLE_WORDS;
+    t->add_bos = flags & FO_PRE_ADD_BOS;
+    for (uint32_t i = 0; i < t->n; i++) {
+        struct fo_tok_entry *en = &t->entry[i];
+        size_t n = 0, len;
+        for (size_t at = 0; at < en->len; at += len, n++) fo_utf8_next(en->s + at, en->len - at, &len);
+        en->n_sym = n <= UINT16_MAX ? (uint16_t)n : 0;
+        if (fo_tok_is_mergeable(en) && en->n_sym && n > t->max_len) t->max_len = n;
+    }
+    unsigned n_bytes = 0;
+    for (unsigned b = 0; b < 256; b++) {
+        char text[2];
+        int32_t id = fo_tok_find(t, text, put_char(text, char_of_byte(b)));
+        if (id >= 0 && fo_tok_is_mergeable(&t->entry[id])) t->byte_id[b] = id, n_bytes++;
+    }
+    if (!n_bytes) return fo_fail(e, FO_EFORMAT, "tokenizer.ggml.tokens has no token for any byte");
+    t->lossy = n_bytes < 256;
+    return open_merges(t, g, e);
+}
+
+const struct fo_tok_algo fo_tok_bpe = {
+    .model = "gpt2", .open = bpe_open, .encode = bpe_encode, .piece = bpe_piece, .bos = -1, .eos = -1,
+};

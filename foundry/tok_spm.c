@@ -1,0 +1,224 @@
+/* SPM (tokenizer.ggml.model "llama"): BPE over characters whose order of merging is the score of the token a pair makes, with
+ * <0x00>..<0xFF> for what no token covers.
+ *
+ * Texts in the file write a space as U+2581. Here it is the other way round: U+2581 in the input and in the vocabulary becomes a
+ * space, so that text only shrinks. A space goes in front of the text, and after every special token, unless the file says not.
+ *
+ * The whole text is one word in principle. Where no token has a space behind another character (all published vocabularies),
+ * nothing can merge across such a place, so the text is cut there and words that come again are looked up. */
+#include "foundry/tok_int.h"
+
+#include <stdlib.h>
+
+#include "foundry/base/err.h"
+#include "foundry/tok_merge.h"
+
+#define SPACE_MARK "\xE2\x96\x81" /* U+2581 */
+
+static size_t put_plain(char *out, const char *s, size_t n) {
+    size_t len = 0;
+    for (size_t i = 0; i < n;) {
+        if (n - i >= 3 && !memcmp(s + i, SPACE_MARK, 3)) {
+            out[len++] = ' ';
+            i += 3;
+        } else {
+            out[len++] = s[i++];
+        }
+    }
+    return len;
+}
+
+static void spm_piece(const struct fo_tok_entry *en, void (*put)(void *ctx, uint8_t byte), void *ctx) {
+    for (size_t i = 0; i < en->len;) {
+        if (en->len - i >= 3 && !memcmp(en->s + i, SPACE_MARK, 3)) {
+            put(ctx, ' ');
+            i += 3;
+        } else {
+            put(ctx, (uint8_t)en->s[i++]);
+        }
+    }
+}
+
+/* The token that text may become whose plain text this is, -1 = none. */
+static int32_t find_plain(const struct fo_tok *t, const char *s, size_t n) {
+    for (size_t i = fo_tok_hash_bytes(t->seed, s, n) & t->by_plain.mask;; i = (i + 1) & t->by_plain.mask) {
+        uint32_t slot = t->by_plain.slots[i];
+        if (!slot) return -1;
+        uint32_t at = t->plain_at[slot - 1];
+        if (t->plain_at[slot] - at == n && !memcmp(t->plain + at, s, n)) return (int32_t)(slot - 1);
+    }
+}
+
+/* A symbol is its length. */
+static inline uint32_t spm_pair(const struct fo_tok *t, uint32_t a, uint32_t b, const char *s, size_t n, uint32_t *ret_made) {
+    *ret_made = a + b;
+    int32_t id = n <= t->max_len ? find_plain(t, s, n) : -1;
+    return id < 0 ? FO_MERGE_NONE : t->rank[id];
+}
+
+static inline size_t spm_len(const struct fo_tok *t, uint32_t sym) {
+    (void)t;
+    return sym;
+}
+
+static int push_symbol(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
+    int32_t id = find_plain(t, s, n);
+    int rc = 0;
+    bool bytes = true;
+    if (id >= 0) return fo_tok_push(w, id);
+    for (size_t i = 0; i < n; i++) bytes = bytes && t->byte_id[(uint8_t)s[i]] >= 0;
+    if (!bytes) return t->unk >= 0 ? fo_tok_push(w, t->unk) : 0;
+    for (size_t i = 0; i < n && !rc; i++) rc = fo_tok_push(w, t->byte_id[(uint8_t)s[i]]);
+    return rc;
+}
+
+/* A character's length as its first byte claims it. Broken UTF-8 thus takes the bytes behind it along; they come out as bytes too,
+ * as references do it, and nothing is lost. */
+static size_t char_len(const char *s, size_t n) {
+    uint8_t lead = (uint8_t)*s;
+    size_t len = lead < 0xC0 ? 1 : lead < 0xE0 ? 2 : lead < 0xF0 ? 3 : 4;
+    return len < n ? len : n;
+}
+
+static int merge_word(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
+    size_t len;
+    int rc = 0;
+    if (n <= FO_MERGE_SHORT) {
+        struct fo_merge_short m = { .n = 0 };
+        for (size_t i = 0; i < n; i += len) {
+            len = char_len(s + i, n - i);
+            m.sym[m.n] = (uint32_t)len;
+            m.at[m.n++] = (uint32_t)i;
+        }
+        m.at[m.n] = (uint32_t)n;
+        fo_merge_few(t, &m, s, spm_pair);
+        for (unsigned i = 0; i < m.n && !rc; i++) rc = push_symbol(t, w, s + m.at[i], m.at[i + 1] - m.at[i]);
+        return rc;
+    }
+    if ((rc = fo_tok_check_room(w, s, n)) || (rc = fo_tok_word_room(w, n))) return rc;
+    memset(w->start, 0, (n + 63) / 64 * sizeof *w->start);
+    for (size_t i = 0; i < n; i += len) {
+        len = char_len(s + i, n - i);
+        w->sym[i] = w->sym[i + len - 1] = (uint32_t)len;
+        w->start[i / 64] |= UINT64_C(1) << (i % 64);
+    }
+    fo_merge_many(t, w, s, n, spm_pair, spm_len);
+    for (size_t i = 0; i < n && !rc; i += w->sym[i]) rc = push_symbol(t, w, s + i, w->sym[i]);
+    return rc;
+}
+
+static int encode_word(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
+    struct fo_tok_seen *slot;
+    bool done;
+    int rc = fo_tok_seen_find(w, s, n, &slot, &done);
+    if (rc || done) return rc;
+    size_t before = w->n;
+    rc = merge_word(t, w, s, n);
+    if (!rc && slot) *slot = (struct fo_tok_seen){ s, (uint32_t)n, (uint32_t)(w->n - before), before };
+    return rc;
+}
+
+/* The plain text of every piece of a call goes behind that of the piece before, since words seen earlier are compared with it.
+ * Pieces are parted by special tokens of at least one byte, so input and one byte are room enough for the spaces put in front. */
+static int spm_encode(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
+    int rc = 0;
+    size_t len = 0;
+    if (!w->text && !(w->text = malloc(w->text_size))) return fo_fail(w->e, FO_ENOMEM, "no memory for %zu bytes of text", w->text_size);
+    char *p = w->text + w->text_len;
+    if (t->space_prefix) p[len++] = ' ';
+    len += put_plain(p + len, s, n);
+    w->text_len += len;
+    if (!t->words) return encode_word(t, w, p, len);
+    for (size_t from = 0, at = 1; from < len && !rc; from = at++) {
+        while (at < len && !(p[at] == ' ' && p[at - 1] != ' ')) at++;
+        rc = encode_word(t, w, p + from, at - from);
+    }
+    return rc;
+}
+
+/* --- open ------------------------------------------------------------------------------------ */
+
+struct scored {
+    float score;
+    uint32_t id;
+};
+
+static int by_score(const void *a, const void *b) {
+    const struct scored *x = a, *y = b;
+    return x->score > y->score ? -1 : x->score < y->score;
+}
+
+/* rank = how many different scores are better. */
+static int open_scores(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e) {
+    const struct fo_gguf_kv *kv = fo_gguf_find(g, "tokenizer.ggml.scores");
+    if (!kv || kv->type != FO_GGUF_ARRAY || kv->elem == FO_GGUF_STRING || kv->elem == FO_GGUF_ARRAY) {
+        return fo_fail(e, FO_EFORMAT, "tokenizer.ggml.scores is missing or not an array of numbers");
+    }
+    if (kv->n != t->n) {
+        return fo_fail_need(e, FO_EFORMAT, t->n, kv->n, "tokenizer.ggml.scores has %llu entries for %u tokens", (unsigned long long)kv->n,
+                            t->n);
+    }
+    struct scored *order = malloc(t->n * sizeof *order);
+    t->rank = malloc(t->n * sizeof *t->rank);
+    if (!order || !t->rank) {
+        free(order);
+        return fo_fail(e, FO_ENOMEM, "no memory for the tokenizer's scores");
+    }
+    for (uint32_t i = 0; i < t->n; i++) {
+        float score = (float)fo_gguf_array_f64(kv, i);
+        order[i] = (struct scored){ score == score ? score : -3.4e38f, i };
+    }
+    qsort(order, t->n, sizeof *order, by_score);
+    for (uint32_t i = 0, rank = 0; i < t->n; i++) {
+        if (i && order[i].score < order[i - 1].score) rank++;
+        t->rank[order[i].id] = rank;
+    }
+    free(order);
+    return 0;
+}
+
+static int open_plain(struct fo_tok *t, struct fo_err *e) {
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < t->n; i++) total += t->entry[i].len;
+    if (total > UINT32_MAX) return fo_fail(e, FO_EFORMAT, "tokenizer.ggml.tokens: %llu bytes of text", (unsigned long long)total);
+    t->plain = malloc((size_t)total + 1);
+    t->plain_at = malloc(((size_t)t->n + 1) * sizeof *t->plain_at);
+    if (!t->plain || !t->plain_at) return fo_fail(e, FO_ENOMEM, "no memory for the tokenizer's vocabulary");
+    int rc = fo_tok_hash_new(&t->by_plain, t->n, e);
+    if (rc) return rc;
+    t->words = true;
+    uint32_t at = 0;
+    for (uint32_t i = 0; i < t->n; i++) {
+        const struct fo_tok_entry *en = &t->entry[i];
+        t->plain_at[i] = at;
+        size_t n = put_plain(t->plain + at, en->s, en->len);
+        const char *s = t->plain + at;
+        t->plain_at[i + 1] = at += (uint32_t)n;
+        if (!n || !fo_tok_is_mergeable(en)) continue;
+        if (n > t->max_len) t->max_len = n;
+        for (size_t k = 1; k < n; k++) t->words = t->words && !(s[k] == ' ' && s[k - 1] != ' ');
+        int32_t have = find_plain(t, s, n);
+        if (have >= 0) continue; /* the first of equal texts */
+        size_t slot = fo_tok_hash_bytes(t->seed, s, n) & t->by_plain.mask;
+        while (t->by_plain.slots[slot]) slot = (slot + 1) & t->by_plain.mask;
+        t->by_plain.slots[slot] = i + 1;
+    }
+    return 0;
+}
+
+static int spm_open(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e) {
+    int rc = open_scores(t, g, e);
+    if (rc || (rc = open_plain(t, e))) return rc;
+    for (uint32_t i = 0; i < t->n; i++) {
+        const struct fo_tok_entry *en = &t->entry[i];
+        int byte = en->type == FO_TT_BYTE ? fo_tok_byte_name(en->s, en->len) : -1;
+        if (byte >= 0 && t->byte_id[byte] < 0) t->byte_id[byte] = (int32_t)i;
+    }
+    t->space_prefix = true;
+    const char *key = "tokenizer.ggml.add_space_prefix";
+    return fo_gguf_find(g, key) ? fo_gguf_get_bool(g, key, &t->space_prefix, e) : 0;
+}
+
+const struct fo_tok_algo fo_tok_spm = {
+    .model = "llama", .open = spm_open, .encode = spm_encode, .piece = spm_piece, .bos = 1, .eos = 2, .add_bos = true,
+};

@@ -1,0 +1,189 @@
+/* Tokenizers against references made with HuggingFace tokenizers and llama.cpp: the committed cases, and with GOLDENS=DIR in the
+ * environment every case of DIR/tokenizers. */
+#include "foundry/tok.h"
+
+#include <dirent.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+#include <jansson.h>
+
+#include "foundry/base/buf.h"
+#include "foundry/base/err.h"
+#include "tests/support/tok_vocab.h"
+
+static size_t from_hex(const char *hex, char *out) {
+    size_t n = strlen(hex) / 2;
+    for (size_t i = 0; i < n; i++) {
+        unsigned v;
+        assert_int_equal(sscanf(hex + 2 * i, "%2x", &v), 1);
+        out[i] = (char)v;
+    }
+    return n;
+}
+
+static bool ids_equal(const json_t *want, const struct fo_tok_ids *have) {
+    if (json_array_size(want) != have->n) return false;
+    for (size_t i = 0; i < have->n; i++) {
+        if (json_integer_value(json_array_get(want, i)) != have->ids[i]) return false;
+    }
+    return true;
+}
+
+/* For invalid UTF-8 references differ: any of theirs will do. */
+static bool any_equal(const json_t *c, const struct fo_tok_ids *have) {
+    static const char *const keys[] = { "ids_bytewise", "ids_llamacpp", "ids_hf_of_replaced_text" };
+    const json_t *any = json_object_get(c, "any_of"), *one;
+    bool known = json_array_size(any) > 0;
+    for (size_t i = 0; i < json_array_size(any); i++) {
+        if (ids_equal(json_array_get(any, i), have)) return true;
+    }
+    for (size_t i = 0; i < 3; i++) {
+        if (!json_is_array(one = json_object_get(c, keys[i]))) continue;
+        known = true;
+        if (ids_equal(one, have)) return true;
+    }
+    return !known;
+}
+
+static int check_encode(const struct fo_tok *t, const json_t *c, const char *where) {
+    static char text[1 << 20];
+    struct fo_err e;
+    struct fo_tok_ids have = { 0 };
+    size_t n = from_hex(json_string_value(json_object_get(c, "hex")), text);
+    unsigned flags = 0;
+    if (json_is_true(json_object_get(c, "add_special"))) flags |= FO_TOK_ADD;
+    if (json_is_true(json_object_get(c, "parse_special"))) flags |= FO_TOK_SPECIAL;
+    char *exact = malloc(n + !n); /* so that a sanitizer sees a read past the end */
+    memcpy(exact, text, n);
+    if (fo_tok_encode(t, exact, n, NULL, flags, 0, &have, &e)) fail_msg("%s: %s", where, e.msg);
+    free(exact);
+    const json_t *want = json_object_get(c, "ids");
+    bool ok = json_is_array(want) ? ids_equal(want, &have) : any_equal(c, &have);
+    if (!ok) {
+        print_message("%s: encode of %s (flags %u) gives", where, json_string_value(json_object_get(c, "hex")), flags);
+        for (size_t i = 0; i < have.n; i++) print_message(" %d", have.ids[i]);
+        print_message("\n");
+    }
+    free(have.ids);
+    return ok;
+}
+
+static int check_decode(const struct fo_tok *t, const json_t *c, const char *where) {
+    static char bytes[1 << 16];
+    const json_t *ids = json_object_get(c, "ids"), *pieces = json_object_get(c, "pieces_hex"), *emit = json_object_get(c, "stream_emit");
+    struct fo_detok d = { { 0 }, 0 };
+    struct fo_buf out;
+    bool ok = true;
+    fo_buf_init(&out, 1 << 20);
+    for (size_t i = 0; i < json_array_size(ids) && ok; i++) {
+        int32_t id = (int32_t)json_integer_value(json_array_get(ids, i));
+        const char *want = json_string_value(json_array_get(emit, i));
+        size_t n = from_hex(json_string_value(json_array_get(pieces, i)), bytes);
+        fo_buf_clear(&out);
+        fo_tok_piece(t, id, true, &out);
+        ok = out.len == n && !memcmp(fo_buf_str(&out), bytes, n);
+        fo_buf_clear(&out);
+        fo_detok_push(&d, t, id, true, &out);
+        ok = ok && out.len == json_string_length(json_array_get(emit, i)) && !memcmp(fo_buf_str(&out), want, out.len);
+        if (!ok) print_message("%s: decode: token %d at %zu gives '%s'\n", where, id, i, fo_buf_str(&out));
+    }
+    fo_buf_clear(&out);
+    fo_detok_end(&d, &out);
+    if (ok && strcmp(fo_buf_str(&out), json_string_value(json_object_get(c, "stream_tail")))) {
+        print_message("%s: decode: the tail is '%s'\n", where, fo_buf_str(&out));
+        ok = false;
+    }
+    fo_buf_done(&out);
+    return ok;
+}
+
+static void check_file(const struct fo_tok *t, const char *folder, const char *file,
+                       int (*check)(const struct fo_tok *t, const json_t *c, const char *where)) {
+    char path[4096];
+    size_t n = 0, n_ok = 0, size = 0;
+    char *line = NULL;
+    snprintf(path, sizeof path, "%s/%s", folder, file);
+    FILE *f = fopen(path, "r");
+    assert_non_null(f);
+    while (getline(&line, &size, f) > 0) {
+        json_error_t error;
+        json_t *c = json_loads(line, JSON_ALLOW_NUL, &error);
+        if (!c) fail_msg("%s: %s", path, error.text);
+        n_ok += (size_t)check(t, c, path);
+        n++;
+        json_decref(c);
+    }
+    free(line);
+    fclose(f);
+    if (n_ok != n || !n) fail_msg("%s: %zu of %zu cases are equal", path, n_ok, n);
+}
+
+static void check_folder(const char *folder, const struct fo_buf *file) {
+    struct fo_err e;
+    struct fo_gguf *g = NULL;
+    struct fo_tok *t = NULL;
+    if (fo_gguf_parse(file->data, file->len, folder, &g, &e) || fo_tok_open(g, &t, &e)) fail_msg("%s: %s", folder, e.msg);
+    check_file(t, folder, "encode.jsonl", check_encode);
+    check_file(t, folder, "decode.jsonl", check_decode);
+    fo_tok_free(t);
+    fo_gguf_close(g);
+}
+
+static void check_committed(void **state) {
+    char folder[512];
+    struct fo_buf file;
+    snprintf(folder, sizeof folder, "tests/data/tokenizers/%s", (const char *)*state);
+    assert_true(test_vocab_load(folder, &file));
+    check_folder(folder, &file);
+    fo_buf_done(&file);
+}
+
+static void equals_every_golden_of_the_folder_in_GOLDENS(void **state) {
+    (void)state;
+    char parent[2048], folder[3072], path[4096];
+    const char *goldens = getenv("GOLDENS");
+    if (!goldens) {
+        print_message("GOLDENS is not set: only the committed cases ran\n");
+        skip();
+    }
+    snprintf(parent, sizeof parent, "%s/tokenizers", goldens);
+    DIR *d = opendir(parent);
+    assert_non_null(d);
+    unsigned n = 0;
+    for (struct dirent *entry; (entry = readdir(d));) {
+        struct fo_buf file;
+        if (entry->d_type != DT_DIR || entry->d_name[0] == '.') continue;
+        snprintf(folder, sizeof folder, "%s/%s", parent, entry->d_name);
+        snprintf(path, sizeof path, "%s/%s-vocab.gguf", folder, entry->d_name);
+        assert_true(test_file_load(path, &file));
+        check_folder(folder, &file);
+        fo_buf_done(&file);
+        n++;
+    }
+    closedir(d);
+    assert_true(n > 0);
+}
+
+#define COMMITTED(name) { "equals_the_references_of_" name, check_committed, NULL, NULL, (void *)(uintptr_t)name }
+
+int main(void) {
+    static const struct CMUnitTest tests[] = {
+        COMMITTED("smollm2-real"),
+        COMMITTED("bpe352-smollm"),
+        COMMITTED("bpe352-llama-bpe"),
+        COMMITTED("bpe352-qwen2"),
+        COMMITTED("bpe768-gpt-2"),
+        COMMITTED("spm352"),
+        COMMITTED("spm352-phi3"),
+        COMMITTED("spm768"),
+        cmocka_unit_test(equals_every_golden_of_the_folder_in_GOLDENS),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

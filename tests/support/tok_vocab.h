@@ -1,0 +1,12 @@
+/* Vocabularies for tests and benchmarks. */
+#pragma once
+#include <stdbool.h>
+
+struct fo_buf;
+
+/* The bytes of a GGUF from a folder under tests/data/tokenizers: vocab.gguf as it is, or made from vocab.bin (the format is in
+ * tests/gen/tok_cases.py). *ret is initialised here; fo_buf_done it. False when there is neither. */
+bool test_vocab_load(const char *folder, struct fo_buf *ret);
+
+/* A whole file; as above. */
+bool test_file_load(const char *path, struct fo_buf *ret);
