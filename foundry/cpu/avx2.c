@@ -1,6 +1,414 @@
+/* Activations and dots for AVX2 + FMA + F16C: Haswell, Zen and everything since. The forms are those that measured best.
+ *
+ * One row of weights at a time, one contiguous stream; 8 float lanes live over the whole row and are folded once, at its end. What is
+ * unpacked of a block serves up to FO_TILE rows of activations, each with accumulators of its own, so the operations on a row of
+ * activations are the same alone or in a tile. Accumulators are named variables: in arrays, gcc keeps them in memory.
+ *
+ * Integer sums: vpmaddubsw adds two products u8 * s8 in 16 bits, saturating. 15 * 127 * 2, 31 * 127 * 2, 63 * 127 * 2 and (Q8_0, |w| by
+ * x with the sign of w) 128 * 127 * 2 all fit, because q of an activation is never -128. */
 #include "foundry/cpu/kernels.h"
 
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include <immintrin.h>
+#include <string.h>
+
+#include "foundry/quant.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define EACH(X) X(0) X(1) X(2) X(3)
+_Static_assert(FO_TILE == 4, "EACH has four");
+
+/* A dot slot from a template whose last parameter is the number of activation rows, a constant in each copy. */
+#define DOT_SLOT(name, template, kind)                                                                                                            \
+    static void name(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, int n_t, float *y,   \
+                     size_t y_stride) {                                                                                                  \
+        switch (n_t) {                                                                                                                   \
+        case 1: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 1); break;                                                       \
+        case 2: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 2); break;                                                       \
+        case 3: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 3); break;                                                       \
+        default: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 4); break;                                                      \
+        }                                                                                                                                \
+    }
+
+INLINE __m256i load(const void *p) {
+    return _mm256_loadu_si256(p);
+}
+
+INLINE float fold(__m256 v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+INLINE int fold_int(__m256i v) {
+    __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
+    return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1)));
+}
+
+/* The next page of the stream: compute hides the latency that the hardware's own prefetcher, stopping at 4 KiB, leaves. */
+INLINE void ahead(const void *p) {
+    _mm_prefetch((const char *)p + 4096, _MM_HINT_T0);
+}
+
+/* --- activations --------------------------------------------------------------------------------------------------------------- */
+
+INLINE __m256i magnitudes(const float *x) {
+    return _mm256_and_si256(load(x), _mm256_set1_epi32(0x7FFFFFFF));
+}
+
+/* As fo_abs_max: magnitudes compared as integers, and NaN when one is not finite. */
+INLINE float largest(__m256i m) {
+    __m128i s = _mm_max_epi32(_mm256_castsi256_si128(m), _mm256_extracti128_si256(m, 1));
+    s = _mm_max_epi32(s, _mm_shuffle_epi32(s, 0x4E));
+    s = _mm_max_epi32(s, _mm_shuffle_epi32(s, 0xB1));
+    int top = _mm_cvtsi128_si32(s);
+    float f;
+    memcpy(&f, &top, sizeof f);
+    return top >= 0x7F800000 ? NAN : f;
+}
+
+/* 32 floats to 32 integers in order; inv != 0. */
+INLINE __m256i round32(const float *x, float inv) {
+    __m256 by = _mm256_set1_ps(inv);
+    __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), by)), b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), by));
+    __m256i c = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16), by)), d = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 24), by));
+    __m256i packed = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d)); /* dwords a0 b0 c0 d0 a1 b1 c1 d1 */
+    return _mm256_permutevar8x32_epi32(packed, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+/* Sums of four neighbours. */
+INLINE __m256i sums4(__m256i q) {
+    return _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_set1_epi8(1), q), _mm256_set1_epi16(1));
+}
+
+static void quant_q8_0(const float *x, int64_t k, struct fo_act_q8_0 out) {
+    int64_t padded = fo_act_padded(k);
+    for (int64_t b = 0; b < k / 32; b++, x += 32) {
+        __m256i m = _mm256_max_epi32(_mm256_max_epi32(magnitudes(x), magnitudes(x + 8)), _mm256_max_epi32(magnitudes(x + 16), magnitudes(x + 24)));
+        float inv, d = fo_act_scale(largest(m), &inv);
+        __m256i q = inv != 0.0f ? round32(x, inv) : _mm256_setzero_si256();
+        _mm256_storeu_si256((__m256i *)(void *)(out.q + b * 32), q);
+        out.d[b] = d;
+        out.s[b] = d * (float)fold_int(sums4(q));
+    }
+    memset(out.q + k, 0, (size_t)(padded - k));
+    memset(out.d + k / 32, 0, (size_t)(padded - k) / 32 * sizeof *out.d);
+    memset(out.s + k / 32, 0, (size_t)(padded - k) / 32 * sizeof *out.s);
+}
+
+static void quant_q8_k(const float *x, int64_t k, struct fo_act_q8_k out) {
+    for (int64_t b = 0; b < k / 256; b++) {
+        __m256i m = magnitudes(x + b * 256);
+        for (int i = 8; i < 256; i += 8) m = _mm256_max_epi32(m, magnitudes(x + b * 256 + i));
+        float inv;
+        out.d[b] = fo_act_scale(largest(m), &inv);
+        for (int64_t j = b * 8; j < b * 8 + 8; j++) {
+            __m256i q = inv != 0.0f ? round32(x + j * 32, inv) : _mm256_setzero_si256();
+            _mm256_storeu_si256((__m256i *)(void *)(out.q + j * 32), q);
+            __m256i s = sums4(q);
+            s = _mm256_add_epi32(s, _mm256_shuffle_epi32(s, 0x4E));
+            s = _mm256_add_epi32(s, _mm256_shuffle_epi32(s, 0xB1));
+            int lo = _mm256_extract_epi32(s, 0), hi = _mm256_extract_epi32(s, 4);
+            out.sum16[2 * j] = (int16_t)lo;
+            out.sum16[2 * j + 1] = (int16_t)hi;
+            out.sum32[j] = (int16_t)(lo + hi);
+        }
+    }
+}
+
+/* --- floats -------------------------------------------------------------------------------------------------------------------- */
+
+enum float_kind { F32, F16, BF16 };
+
+INLINE __m256 load8(const unsigned char *w, int64_t i, const enum float_kind kind) {
+    if (kind == F32) return _mm256_loadu_ps((const float *)(const void *)w + i);
+    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(w + i * 2));
+    return kind == F16 ? _mm256_cvtph_ps(h) : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
+/* Elements 8i.. go to one of two accumulators in turn; what is left of a row below 8 elements goes there from a padded copy. */
+INLINE void dot_floats(const enum float_kind kind, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t,
+                       float *y, size_t y_stride, const int T) {
+    const int64_t k = a->k, whole = k / 8 * 8, size = kind == F32 ? 4 : 2;
+    const float *x = a->x + t * k;
+    _Alignas(32) float xt[FO_TILE][8] = { { 0 } };
+    for (int j = 0; j < T; j++)
+        if (k > whole) memcpy(xt[j], x + j * k + whole, (size_t)(k - whole) * sizeof *x);
+    for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
+#define ZERO(n) __m256 fa##n = _mm256_setzero_ps(), fb##n = fa##n;
+#define STEP_A(n) if (n < T) fa##n = _mm256_fmadd_ps(v, _mm256_loadu_ps(x + n * k + i), fa##n);
+#define STEP_B(n) if (n < T) fb##n = _mm256_fmadd_ps(u, _mm256_loadu_ps(x + n * k + i + 8), fb##n);
+#define LAST(n) if (n < T) fb##n = _mm256_fmadd_ps(v, _mm256_load_ps(xt[n]), fb##n);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(fa##n, fb##n));
+        EACH(ZERO)
+        int64_t i = 0;
+        for (; i + 16 <= k; i += 16) {
+            ahead(w + i * size);
+            __m256 v = load8(w, i, kind), u = load8(w, i + 8, kind);
+            EACH(STEP_A)
+            EACH(STEP_B)
+        }
+        if (i < whole) {
+            __m256 v = load8(w, i, kind);
+            EACH(STEP_A)
+        }
+        if (whole < k) {
+            unsigned char rest[32] = { 0 };
+            memcpy(rest, w + whole * size, (size_t)((k - whole) * size));
+            __m256 v = load8(rest, 0, kind);
+            EACH(LAST)
+        }
+        EACH(OUT)
+#undef ZERO
+#undef STEP_A
+#undef STEP_B
+#undef LAST
+#undef OUT
+    }
+}
+DOT_SLOT(dot_f32, dot_floats, F32)
+DOT_SLOT(dot_f16, dot_floats, F16)
+DOT_SLOT(dot_bf16, dot_floats, BF16)
+
+/* --- blocks of 32 -------------------------------------------------------------------------------------------------------------- */
+
+enum legacy_kind { Q4_0, Q4_1, Q8_0 };
+
+/* The halves at p + off[i], as floats. Eight inserts, one conversion: cheaper than a conversion and a broadcast a block. */
+INLINE __m256 halves_at(const unsigned char *p, const int *off) {
+#define HALF(i) (*(const short *)(const void *)(p + off[i]))
+    return _mm256_cvtph_ps(_mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7)));
+#undef HALF
+}
+
+/* Eight blocks share a vector of scales times the activations' scales, which goes through memory, where a block finds its own by a
+ * broadcasting load. The offset of the quants (-8) or the min is one product with d * sum(q) of the activations. Blocks alternate between two
+ * accumulators. A last group of fewer blocks takes its missing scales from its last block (nothing past the row is read); the
+ * activations' padding, 0, cancels them. */
+INLINE void dot_legacy(const enum legacy_kind kind, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t,
+                       float *y, size_t y_stride, const int T) {
+    const int size = kind == Q4_0 ? 18 : kind == Q4_1 ? 20 : 34, at = kind == Q4_1 ? 4 : 2;
+    const int n_blocks = (int)(a->k / 32), rest = n_blocks % 8;
+    const int off[8] = { 0, size, 2 * size, 3 * size, 4 * size, 5 * size, 6 * size, 7 * size };
+    int off_rest[8];
+    for (int i = 0; i < 8; i++) off_rest[i] = (i < rest || !rest ? i : rest - 1) * size;
+    const __m256i low = _mm256_set1_epi8(15), shifts = _mm256_setr_epi64x(0, 0, 4, 4), one = _mm256_set1_epi16(1);
+    const __m256 minus_8 = _mm256_set1_ps(-8);
+    struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);
+    struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
+    _Alignas(32) float scale[FO_TILE][8];
+    for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
+        const unsigned char *p = w;
+#define ZERO(n) __m256 fa##n = _mm256_setzero_ps(), fb##n = fa##n, g##n = fa##n;
+#define SCALES(n)                                                                                                                        \
+    if (n < T) {                                                                                                                         \
+        _mm256_store_ps(scale[n], _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)));                                                        \
+        if (kind != Q8_0) g##n = _mm256_fmadd_ps(m, _mm256_loadu_ps(x##n.s + b), g##n);                                                  \
+    }
+#define MAC(n, f, i)                                                                                                                     \
+    if (n < T) {                                                                                                                         \
+        __m256i xq = load(x##n.q + (b + (i)) * 32);                                                                                      \
+        if (kind == Q8_0) xq = _mm256_sign_epi8(xq, q);                                                                                  \
+        __m256i s = _mm256_madd_epi16(_mm256_maddubs_epi16(u, xq), one);                                                                 \
+        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_broadcast_ss(&scale[n][i]), f##n);                                          \
+    }
+#define BLOCK(f, i)                                                                                                                      \
+    {                                                                                                                                    \
+        const unsigned char *from = p + (i)*size + at;                                                                                   \
+        __m256i q = kind == Q8_0 ? load(from) : _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)from));       \
+        __m256i u = kind == Q8_0 ? _mm256_sign_epi8(q, q) : _mm256_and_si256(_mm256_srlv_epi64(q, shifts), low);                         \
+        MAC(0, f, i) MAC(1, f, i) MAC(2, f, i) MAC(3, f, i)                                                                              \
+    }
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(_mm256_add_ps(fa##n, fb##n), g##n));
+        EACH(ZERO)
+        int b = 0;
+        for (; b + 8 <= n_blocks; b += 8, p += 8 * size) {
+            for (int i = 0; i < 8 * size; i += 64) ahead(p + i);
+            __m256 d = halves_at(p, off);
+            __m256 m = kind == Q4_1 ? halves_at(p + 2, off) : _mm256_mul_ps(d, minus_8);
+            EACH(SCALES)
+            BLOCK(fa, 0) BLOCK(fb, 1) BLOCK(fa, 2) BLOCK(fb, 3) BLOCK(fa, 4) BLOCK(fb, 5) BLOCK(fa, 6) BLOCK(fb, 7)
+        }
+        if (rest) {
+            __m256 d = halves_at(p, off_rest);
+            __m256 m = kind == Q4_1 ? halves_at(p + 2, off_rest) : _mm256_mul_ps(d, minus_8);
+            EACH(SCALES)
+            int i = 0;
+            for (; i + 2 <= rest; i += 2) BLOCK(fa, i) BLOCK(fb, i + 1)
+            if (i < rest) BLOCK(fa, i)
+        }
+        EACH(OUT)
+#undef ZERO
+#undef SCALES
+#undef MAC
+#undef BLOCK
+#undef OUT
+    }
+}
+DOT_SLOT(dot_q4_0, dot_legacy, Q4_0)
+DOT_SLOT(dot_q4_1, dot_legacy, Q4_1)
+DOT_SLOT(dot_q8_0, dot_legacy, Q8_0)
+
+/* --- blocks of 256 ------------------------------------------------------------------------------------------------------------- */
+
+/* The eight 6-bit scales and mins of Q4_K and Q5_K, each as eight bytes: fo_q4_k_scale_min for all at once. */
+INLINE void scales_and_mins(const uint8_t packed[12], uint64_t *ret_scales, uint64_t *ret_mins) {
+    uint32_t a, b, c;
+    memcpy(&a, packed, 4);
+    memcpy(&b, packed + 4, 4);
+    memcpy(&c, packed + 8, 4);
+    uint32_t scales_hi = (c & 0x0F0F0F0F) | (a >> 2 & 0x30303030), mins_hi = (c >> 4 & 0x0F0F0F0F) | (b >> 2 & 0x30303030);
+    *ret_scales = (a & 0x3F3F3F3F) | (uint64_t)scales_hi << 32;
+    *ret_mins = (b & 0x3F3F3F3F) | (uint64_t)mins_hi << 32;
+}
+
+INLINE float half_to_f32(uint16_t h) {
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+}
+
+/* Byte j of each half of eight scale bytes, in all 16 words: 0x80 in a shuffle gives the zero above it. */
+#define SCALE(j) _mm256_shuffle_epi8(scales, _mm256_set1_epi16((short)(0x8000 | (j))))
+
+/* The products of a sub-block are multiplied by its integer scale while they are widened (vpmaddwd), so a block has one conversion to
+ * float. Mins: one vpmaddwd of the eight mins with the activations' sums of 32. */
+INLINE void dot_q45_k(const bool five, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
+                      size_t y_stride, const int T) {
+    const size_t size = five ? sizeof(struct fo_block_q5_k) : sizeof(struct fo_block_q4_k);
+    const int n_blocks = (int)(a->k / 256);
+    const __m256i low = _mm256_set1_epi8(15), fifth = _mm256_set1_epi8(16);
+    struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
+    struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
+    for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
+#define ZERO(n) __m256 f##n = _mm256_setzero_ps(); __m128 g##n = _mm_setzero_ps();
+#define START(n) __m256i s##n = _mm256_setzero_si256();
+#define MAC(n) if (n < T) s##n = _mm256_add_epi32(s##n, _mm256_madd_epi16(_mm256_maddubs_epi16(q, load(x##n.q + b * 256 + at)), by));
+#define SUB(j, nibbles, bit)                                                                                                             \
+    {                                                                                                                                    \
+        const int at = 32 * (j);                                                                                                         \
+        __m256i q = _mm256_and_si256(nibbles, low), by = SCALE(j);                                                                       \
+        if (five) q = _mm256_or_si256(q, _mm256_and_si256(bit, fifth));                                                                  \
+        EACH(MAC)                                                                                                                        \
+    }
+#define BLOCK_END(n)                                                                                                                     \
+    if (n < T) {                                                                                                                         \
+        __m128 by = _mm_mul_ps(d, _mm_broadcast_ss(x##n.d + b));                                                                         \
+        __m128i m = _mm_madd_epi16(mins, _mm_loadu_si128((const __m128i *)(const void *)(x##n.sum32 + b * 8)));                          \
+        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s##n), _mm256_broadcastss_ps(by), f##n);                                               \
+        g##n = _mm_fnmadd_ps(_mm_cvtepi32_ps(m), _mm_shuffle_ps(by, by, 0x55), g##n);                                                    \
+    }
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(f##n, _mm256_insertf128_ps(_mm256_setzero_ps(), g##n, 0)));
+        EACH(ZERO)
+        for (int64_t b = 0; b < n_blocks; b++) {
+            const unsigned char *p = w + (size_t)b * size;
+            ahead(p), ahead(p + 64), ahead(p + 128);
+            const struct fo_block_q4_k *four_k = (const void *)p;
+            const struct fo_block_q5_k *five_k = (const void *)p;
+            uint64_t scale_bytes, min_bytes;
+            scales_and_mins(four_k->scales, &scale_bytes, &min_bytes); /* the same place in both */
+            __m256i scales = _mm256_set1_epi64x((long long)scale_bytes);
+            __m128i mins = _mm_cvtepu8_epi16(_mm_cvtsi64_si128((long long)min_bytes));
+            uint32_t both;
+            memcpy(&both, p, sizeof both);
+            __m128 d = _mm_cvtph_ps(_mm_cvtsi32_si128((int)both)); /* d, dmin */
+            const uint8_t *qs = five ? five_k->qs : four_k->qs;
+            __m256i v, h = five ? load(five_k->qh) : _mm256_setzero_si256();
+            EACH(START)
+            v = load(qs);
+            SUB(0, v, _mm256_slli_epi16(h, 4)) SUB(1, _mm256_srli_epi16(v, 4), _mm256_slli_epi16(h, 3))
+            v = load(qs + 32);
+            SUB(2, v, _mm256_slli_epi16(h, 2)) SUB(3, _mm256_srli_epi16(v, 4), _mm256_slli_epi16(h, 1))
+            v = load(qs + 64);
+            SUB(4, v, h) SUB(5, _mm256_srli_epi16(v, 4), _mm256_srli_epi16(h, 1))
+            v = load(qs + 96);
+            SUB(6, v, _mm256_srli_epi16(h, 2)) SUB(7, _mm256_srli_epi16(v, 4), _mm256_srli_epi16(h, 3))
+            EACH(BLOCK_END)
+        }
+        EACH(OUT)
+#undef ZERO
+#undef START
+#undef MAC
+#undef SUB
+#undef BLOCK_END
+#undef OUT
+    }
+}
+DOT_SLOT(dot_q4_k, dot_q45_k, false)
+DOT_SLOT(dot_q5_k, dot_q45_k, true)
+
+/* Scales of sub-blocks 2j and 2j + 1 (of 16), eight words each: `half` holds words 0..7 or 8..15 of the scales in both halves. */
+#define SCALE_PAIR(half, j)                                                                                                              \
+    _mm256_shuffle_epi8(half, _mm256_setr_m128i(_mm_set1_epi16((short)((4 * (j) + 1) << 8 | (4 * (j)))),                                 \
+                                                _mm_set1_epi16((short)((4 * (j) + 3) << 8 | (4 * (j) + 2)))))
+
+/* As above; the offset of -32 is one product of the scales with the activations' sums of 16. */
+INLINE void dot_q6(const bool six, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
+                   size_t y_stride, const int T) {
+    (void)six;
+    const int n_blocks = (int)(a->k / 256);
+    const __m256i low = _mm256_set1_epi8(15), high = _mm256_set1_epi8(0x30);
+    struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
+    struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
+    for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
+#define ZERO(n) __m256 f##n = _mm256_setzero_ps();
+#define START(n)                                                                                                                         \
+    __m256i s##n = _mm256_setzero_si256();                                                                                               \
+    if (n < T) s##n = _mm256_sub_epi32(s##n, _mm256_slli_epi32(_mm256_madd_epi16(scales, load(x##n.sum16 + b * 16)), 5));
+#define MAC(n) if (n < T) s##n = _mm256_add_epi32(s##n, _mm256_madd_epi16(_mm256_maddubs_epi16(q, load(x##n.q + b * 256 + at)), by));
+#define SUB(j, half, nibbles, bits)                                                                                                      \
+    {                                                                                                                                    \
+        const int at = 32 * (j);                                                                                                         \
+        __m256i q = _mm256_or_si256(_mm256_and_si256(nibbles, low), _mm256_and_si256(bits, high)), by = SCALE_PAIR(half, (j) % 4);       \
+        EACH(MAC)                                                                                                                        \
+    }
+#define BLOCK_END(n) if (n < T) f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s##n), _mm256_set1_ps(d * x##n.d[b]), f##n);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);
+        EACH(ZERO)
+        for (int64_t b = 0; b < n_blocks; b++) {
+            const struct fo_block_q6_k *p = (const struct fo_block_q6_k *)(const void *)w + b;
+            for (int i = 0; i < 210; i += 64) ahead((const char *)p + i);
+            __m256i scales = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p->scales));
+            __m256i first = _mm256_permute2x128_si256(scales, scales, 0), second = _mm256_permute2x128_si256(scales, scales, 0x11);
+            float d = half_to_f32(p->d);
+            EACH(START)
+            __m256i h = load(p->qh), u = load(p->ql), v = load(p->ql + 32);
+            SUB(0, first, u, _mm256_slli_epi16(h, 4)) SUB(1, first, v, _mm256_slli_epi16(h, 2))
+            SUB(2, first, _mm256_srli_epi16(u, 4), h) SUB(3, first, _mm256_srli_epi16(v, 4), _mm256_srli_epi16(h, 2))
+            h = load(p->qh + 32), u = load(p->ql + 64), v = load(p->ql + 96);
+            SUB(4, second, u, _mm256_slli_epi16(h, 4)) SUB(5, second, v, _mm256_slli_epi16(h, 2))
+            SUB(6, second, _mm256_srli_epi16(u, 4), h) SUB(7, second, _mm256_srli_epi16(v, 4), _mm256_srli_epi16(h, 2))
+            EACH(BLOCK_END)
+        }
+        EACH(OUT)
+#undef ZERO
+#undef START
+#undef MAC
+#undef SUB
+#undef BLOCK_END
+#undef OUT
+    }
+}
+DOT_SLOT(dot_q6_k, dot_q6, true)
+
+bool fo_cpu_avx2(struct fo_cpu_kernels *k) {
+    k->isa = "avx2";
+    k->quant_q8_0 = quant_q8_0;
+    k->quant_q8_k = quant_q8_k;
+    k->dot[FO_F32] = dot_f32;
+    k->dot[FO_F16] = dot_f16;
+    k->dot[FO_BF16] = dot_bf16;
+    k->dot[FO_Q4_0] = dot_q4_0;
+    k->dot[FO_Q4_1] = dot_q4_1;
+    k->dot[FO_Q8_0] = dot_q8_0;
+    k->dot[FO_Q4_K] = dot_q4_k;
+    k->dot[FO_Q5_K] = dot_q5_k;
+    k->dot[FO_Q6_K] = dot_q6_k;
+    fo_cpu_avx2_rows(k);
+    return true;
+}
+#else
 bool fo_cpu_avx2(struct fo_cpu_kernels *k) {
     (void)k;
     return false;
 }
+#endif

@@ -1,4 +1,5 @@
-/* Which kernels this CPU can run. Asked of the CPU (CPUID) and of the system (XCR0: does it save the wide registers), once per open.
+/* Which kernels this CPU can run. Asked once per open: CPUID says what the CPU has, XCR0 whether
+ * the operating system keeps the wide registers across a switch.
  * This file is compiled for the baseline like everything but the overlays themselves. */
 #include <stdlib.h>
 #include <string.h>

@@ -74,6 +74,14 @@ static inline struct fo_act_q8_k fo_act_q8_k(const struct fo_act *a, int64_t t) 
     return (struct fo_act_q8_k){ .q = (int8_t *)p, .sum16 = sums, .sum32 = sums + a->k / 16, .d = (float *)(void *)(sums + a->k / 16 + a->k / 32) };
 }
 
+/* The scale of a block of activations whose largest magnitude is `max` (NaN: one is not finite); x * *ret_inv rounds to q. Magnitudes
+ * so small that 127 / max would overflow count as zero. *ret_inv == 0 means q = 0 throughout. */
+static inline float fo_act_scale(float max, float *ret_inv) {
+    bool tiny = max < 1e-30f;
+    *ret_inv = tiny || max != max ? 0.0f : 127.0f / max;
+    return tiny ? 0.0f : max / 127.0f;
+}
+
 /* y[j][r] = dot(row r of w, row t + j of a) for r < n_rows and j < n_t <= FO_TILE; y's rows are y_stride floats apart. */
 typedef void fo_dot_fn(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, int n_t, float *y,
                        size_t y_stride);
@@ -111,6 +119,7 @@ struct fo_cpu_kernels {
 void fo_cpu_ref(struct fo_cpu_kernels *k);
 /* Overwrite slots; false when this build has no such overlay (another architecture). Whether the CPU has it is the caller's to ask. */
 bool fo_cpu_avx2(struct fo_cpu_kernels *k);
+void fo_cpu_avx2_rows(struct fo_cpu_kernels *k); /* the part of fo_cpu_avx2 in avx2_rows.c */
 bool fo_cpu_avx512(struct fo_cpu_kernels *k);
 
 /* The table for "scalar", "avx2" or "avx512", or the best for NULL and "auto". FO_EUNSUPPORTED names what this CPU lacks. */

@@ -56,14 +56,6 @@ static float ref_exp(float x) {
 
 /* --- activations --------------------------------------------------------------------------------------------------------------- */
 
-/* Scale for n values whose largest magnitude is given: *ret_inv turns them into [-127, 127]. Magnitudes so small that 127 / max
- * would overflow count as zero. */
-static float act_scale(float max, float *ret_inv) {
-    bool tiny = max < 1e-30f;
-    *ret_inv = tiny || isnan(max) ? 0.0f : 127.0f / max;
-    return tiny ? 0.0f : max / 127.0f;
-}
-
 static int act_round(float x, float inv) {
     float shifted = inv != 0.0f ? x * inv + 12582912.0f : 12582912.0f; /* nearest, ties to even; NaN * 0 never gets here */
     uint32_t bits;
@@ -74,7 +66,7 @@ static int act_round(float x, float inv) {
 static void quant_q8_0(const float *x, int64_t k, struct fo_act_q8_0 out) {
     int64_t padded = fo_act_padded(k);
     for (int64_t b = 0; b < k / 32; b++) {
-        float inv, d = act_scale(fo_abs_max(x + b * 32, 32), &inv);
+        float inv, d = fo_act_scale(fo_abs_max(x + b * 32, 32), &inv);
         int sum = 0;
         for (int i = 0; i < 32; i++) {
             int q = act_round(x[b * 32 + i], inv);
@@ -92,7 +84,7 @@ static void quant_q8_0(const float *x, int64_t k, struct fo_act_q8_0 out) {
 static void quant_q8_k(const float *x, int64_t k, struct fo_act_q8_k out) {
     for (int64_t b = 0; b < k / 256; b++) {
         float inv;
-        out.d[b] = act_scale(fo_abs_max(x + b * 256, 256), &inv);
+        out.d[b] = fo_act_scale(fo_abs_max(x + b * 256, 256), &inv);
         for (int64_t j = b * 16; j < b * 16 + 16; j++) {
             int sum = 0;
             for (int64_t i = j * 16; i < j * 16 + 16; i++) {

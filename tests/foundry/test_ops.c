@@ -408,7 +408,7 @@ static void naive_attend(const struct kv_case *c, const float *q, const float *k
         for (int i = 0; i < lens[seq]; i++)
             for (int h = 0; h < c->n_head; h++) {
                 int from = c->window && i - c->window + 1 > 0 ? i - c->window + 1 : 0, dim = c->head_dim;
-                double top = -INFINITY, sum = 0, *o = out + ((first + i) * c->n_head + h) * dim;
+                double top = -(double)INFINITY, sum = 0, *o = out + ((first + i) * c->n_head + h) * dim;
                 for (int j = from; j <= i; j++) {
                     s[j] = 0;
                     for (int d = 0; d < dim; d++)
