@@ -59,8 +59,10 @@ static struct cpu *cpu_of(const struct fo_stream *s) {
 }
 
 static void run(struct cpu *c, fo_pool_fn *fn, void *arg, int units, uint64_t bytes) {
-    (void)c, (void)bytes;
-    fn(arg, 0, units, 0);
+    if (units <= 1 || bytes < WORTH_BYTES)
+        fn(arg, 0, units, 0);
+    else
+        fo_pool_run(c->pool, fn, arg, units);
 }
 
 /* --- memory -------------------------------------------------------------------------------------------------------------------- */
@@ -127,13 +129,12 @@ struct scratch {
 };
 
 static int scratch_layout(const struct cpu *c, struct fo_arena *a, int max_rows, int64_t max_k, struct scratch *ret, struct fo_err *e) {
-    (void)c;
     if (max_rows <= 0 || max_k <= 0 || max_k > INT32_MAX)
         return fo_fail(e, FO_EINTERNAL, "stream for %d rows of %lld elements", max_rows, (long long)max_k);
     uint64_t q8_0 = fo_act_row_bytes(FO_Q8_0, max_k), q8_k = fo_act_row_bytes(FO_Q8_K, max_k), rows = (uint64_t)max_rows;
     uint64_t table = rows * ROPE_PAIRS * sizeof(float);
     int rc = fo_arena_take(a, rows * (q8_0 > q8_k ? q8_0 : q8_k), 64, &ret->act, e);
-    if (!rc) rc = fo_arena_take(a, (uint64_t)max_k * sizeof(float), 64, &ret->line, e);
+    if (!rc) rc = fo_arena_take(a, (uint64_t)fo_pool_threads(c->pool) * (uint64_t)max_k * sizeof(float), 64, &ret->line, e);
     if (!rc) rc = fo_arena_take(a, table, 64, &ret->cosine, e);
     if (!rc) rc = fo_arena_take(a, table, 64, &ret->sine, e);
     if (!rc) rc = fo_arena_take(a, ROPE_PAIRS * sizeof(double), 64, &ret->freq, e);
@@ -561,6 +562,7 @@ int fo_cpu_probe(struct fo_die *ret, int cap, char *why, size_t why_size) {
 
 static void cpu_close(struct fo_device *d) {
     struct cpu *c = d->priv;
+    fo_pool_free(c->pool);
     free(c);
 }
 
@@ -573,6 +575,7 @@ int fo_cpu_open(const char *address, const struct fo_device_opts *opts, struct f
     c->exact = opts->exact;
     int rc = fo_cpu_kernels_for(isa, &c->kern, e);
     if (!rc && c->exact) fo_cpu_ref(&c->kern);
+    if (!rc) rc = fo_pool_new(opts->n_threads, &c->pool, e);
     if (rc) {
         free(c);
         return rc;
