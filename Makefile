@@ -69,7 +69,7 @@ BENCHES := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/bench_*.c))
 FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard tests/fuzz/fuzz_*.c))
 TOOLS   := $(patsubst %.c,$(B)/%,$(wildcard tests/gen/*.c))
 HELPERS := $(call obj,$(wildcard tests/support/*.c))
-DAEMON_LIBS := -lyaml -lmicrohttpd -lsystemd
+DAEMON_LIBS := -lyaml -lsystemd
 CORE_LIBS   := -ljansson -lm -lpthread -ldl
 
 all: $(PROGS:%=root-%) root-libpantheon.a
