@@ -208,6 +208,10 @@ void pn_served_status(const struct pn_served *s, struct pn_served_status *ret) {
     ret->loaded_at = s->loaded_at;
 }
 
+void pn_served_forget(struct pn_served *s, const char *session) {
+    pn_sched_forget(s->sched, session);
+}
+
 /* --- admission ------------------------------------------------------------------------------- */
 int pn_submit(struct pn_served *s, const struct pn_request_opts *o, struct pn_request **ret, struct pn_budget *ret_budget, struct fo_err *e) {
     const struct pn_model_info *info = pn_model_info(s->model);

@@ -59,7 +59,10 @@ struct pn_served_status {
 };
 void pn_served_status(const struct pn_served *s, struct pn_served_status *ret);
 
-/* Names in load order for lists: calls fn for each, under no lock that a worker needs. */
+/* The conversation under this key (pn_request_opts.session) is over: what is kept of it is given up soon. */
+void pn_served_forget(struct pn_served *s, const char *session);
+
+/* Names in load order for lists: calls fn for each, under no lock that a worker needs. fn does not call back into the registry. */
 void pn_engine_each(struct pn_engine *en, void (*fn)(void *ctx, struct pn_served *s), void *ctx);
 
 /* The numbers behind a verdict: the `budget` member of context_over_budget. */

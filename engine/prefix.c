@@ -31,12 +31,21 @@ static struct entry remove_at(struct pn_prefix *p, uint32_t i) {
     return was;
 }
 
-int pn_prefix_evict(struct pn_prefix *p) {
-    if (p->n == 0) return 0;
-    struct entry was = remove_at(p, 0);
+static void drop_at(struct pn_prefix *p, uint32_t i) {
+    struct entry was = remove_at(p, i);
     free(was.key);
     pn_seq_free(was.seq);
+}
+
+int pn_prefix_evict(struct pn_prefix *p) {
+    if (p->n == 0) return 0;
+    drop_at(p, 0);
     return 1;
+}
+
+void pn_prefix_forget(struct pn_prefix *p, const char *key) {
+    for (uint32_t i = p->n; i-- > 0;)
+        if (strcmp(p->e[i].key, key) == 0) drop_at(p, i);
 }
 
 void pn_prefix_free(struct pn_prefix *p) {

@@ -25,3 +25,6 @@ void pn_prefix_put(struct pn_prefix *p, char *key, struct pn_seq *seq);
 
 /* Gives up the least recently used one; 0 when there is none. */
 int pn_prefix_evict(struct pn_prefix *p);
+
+/* Gives up every sequence kept under `key`. */
+void pn_prefix_forget(struct pn_prefix *p, const char *key);

@@ -33,6 +33,12 @@ struct slot {
     double started_ms, first_ms;
 };
 
+/* A conversation that is over. */
+struct note {
+    struct note *next;
+    char session[];
+};
+
 /* A moving average; 0 = nothing known yet. */
 static void learn(double *v, double x) {
     *v = *v == 0 ? x : *v + 0.2 * (x - *v);
@@ -61,6 +67,7 @@ struct pn_sched {
     bool stop, draining;
     bool failed; /* written by the worker, which reads it without the lock */
     bool end_all, joined;
+    struct note *over; /* conversations to forget */
     char end_reason[160];
     char reason[256];
     uint64_t requests, refused, n_failed, cancelled, prefilled, decoded, heartbeat;
@@ -191,6 +198,18 @@ int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e) 
     return rc;
 }
 
+void pn_sched_forget(struct pn_sched *s, const char *session) {
+    size_t n = strlen(session) + 1;
+    struct note *note = malloc(sizeof *note + n);
+    if (!note) return;
+    memcpy(note->session, session, n);
+    pthread_mutex_lock(&s->lock);
+    note->next = s->over;
+    s->over = note;
+    pthread_mutex_unlock(&s->lock);
+    pn_wake_ring(s->wake);
+}
+
 void pn_sched_drain(struct pn_sched *s) {
     pthread_mutex_lock(&s->lock);
     s->draining = true;
@@ -309,9 +328,21 @@ static void model_failed(struct pn_sched *s, const struct fo_err *err) {
     end_list(list, err);
     end_running(s, err);
     while (pn_prefix_evict(s->idle)) {}
+    pthread_mutex_lock(&s->lock);
+    publish_kv(s);
+    pthread_mutex_unlock(&s->lock);
 }
 
 /* --- coming and going ------------------------------------------------------------------------ */
+static void forget(struct pn_sched *s, struct note *list) {
+    while (list) {
+        struct note *note = list;
+        list = note->next;
+        pn_prefix_forget(s->idle, note->session);
+        free(note);
+    }
+}
+
 /* What was cancelled, waited too long, or is ended by order leaves. False = the worker is to stop (and nothing is left). */
 static bool sweep(struct pn_sched *s) {
     struct fo_err why, late, gone;
@@ -329,7 +360,15 @@ static bool sweep(struct pn_sched *s) {
         s->n_failed++;
     }
     say_idle(s);
+    struct note *over = s->over;
+    s->over = NULL;
     pthread_mutex_unlock(&s->lock);
+    if (over) {
+        forget(s, over);
+        pthread_mutex_lock(&s->lock);
+        publish_kv(s);
+        pthread_mutex_unlock(&s->lock);
+    }
     end_list(list, &why);
     fo_fail_need(&late, FO_ETIMEOUT, s->queue_timeout_ms, s->queue_timeout_ms, "waited %u ms in the queue, the longest that is allowed",
                  s->queue_timeout_ms);
@@ -565,6 +604,7 @@ static int thread_start(struct pn_sched *s, struct fo_err *e) {
 }
 
 static void sched_done(struct pn_sched *s) {
+    forget(s, s->over);
     pn_prefix_free(s->idle);
     pn_wake_unref(s->wake);
     free(s->slots);

@@ -31,6 +31,10 @@ int pn_sched_room(struct pn_sched *s, struct fo_err *e);
  * model failed, with the reason): it is still the caller's. */
 int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e);
 
+/* The conversation under this key is over: what is kept of it goes when the worker next looks around. Without memory for the note it
+ * goes by age. */
+void pn_sched_forget(struct pn_sched *s, const char *session);
+
 /* Takes no new requests from now on. */
 void pn_sched_drain(struct pn_sched *s);
 /* Waits until nothing runs or waits; false when timeout_ms passed first. */
