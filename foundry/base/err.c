@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <stdarg.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -23,7 +24,31 @@ static size_t whole_chars(const char *s, size_t n) {
     return n - (k - 1) >= want ? n : k - 1;
 }
 
-/* Formats into msg at `at`; marks a cut with "..." and defuses control characters. */
+/* Bytes of the well-formed UTF-8 character at s (The Unicode Standard, table 3-7), 0 for anything else. */
+static size_t char_bytes(const unsigned char *s) {
+    if (s[0] < 0x80) return 1;
+    size_t n = s[0] >= 0xC2 && s[0] <= 0xDF ? 2 : (s[0] & 0xF0) == 0xE0 ? 3 : s[0] >= 0xF0 && s[0] <= 0xF4 ? 4 : 0;
+    unsigned char low = s[0] == 0xE0 ? 0xA0 : s[0] == 0xF0 ? 0x90 : 0x80, high = s[0] == 0xED ? 0x9F : s[0] == 0xF4 ? 0x8F : 0xBF;
+    if (n == 0 || s[1] < low || s[1] > high) return 0;
+    for (size_t i = 2; i < n; i++)
+        if ((s[i] & 0xC0) != 0x80) return 0;
+    return n;
+}
+
+void fo_text_defuse(char *s) {
+    for (unsigned char *p = (unsigned char *)s; *p;) {
+        size_t n = char_bytes(p);
+        bool control = (n == 1 && (*p < 0x20 || *p == 0x7F)) || (n == 2 && p[0] == 0xC2 && p[1] < 0xA0);
+        if (n && !control) {
+            p += n;
+            continue;
+        }
+        do *p++ = '?';
+        while (n-- > 1);
+    }
+}
+
+/* Formats into msg at `at`; marks a cut with "..." and defuses what was quoted. */
 __attribute__((format(printf, 3, 0))) static void put(struct fo_err *e, size_t at, const char *fmt, va_list ap) {
     int n = vsnprintf(e->msg + at, sizeof e->msg - at, fmt, ap);
     if (n < 0) e->msg[at] = '\0';
@@ -31,8 +56,7 @@ __attribute__((format(printf, 3, 0))) static void put(struct fo_err *e, size_t a
         size_t keep = whole_chars(e->msg, sizeof e->msg - 4);
         memcpy(e->msg + keep, "...", 4);
     }
-    for (char *p = e->msg + at; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7F) *p = '?';
+    fo_text_defuse(e->msg + at);
 }
 
 #define PUT(at)                                                                                                                            \
@@ -77,10 +101,19 @@ enum fo_code fo_fail_errno(struct fo_err *e, int err, const char *fmt, ...) {
              : err == ENOMEM                  ? FO_ENOMEM
                                               : FO_EIO);
     PUT(0);
-    size_t n = strlen(e->msg);
     char text[96];
-    const char *s = strerror_r(err, text, sizeof text); /* the GNU form; _GNU_SOURCE is set for every file */
-    snprintf(e->msg + n, sizeof e->msg - n, ": %s", s);
+#ifdef __APPLE__
+    const char *why = strerror_r(err, text, sizeof text) == 0 ? text : "unknown error";
+#else
+    const char *why = strerror_r(err, text, sizeof text); /* the GNU form; _GNU_SOURCE is set for every file */
+#endif
+    size_t n = strlen(e->msg), room = sizeof e->msg - strlen(why) - sizeof ": ";
+    if (n > room) { /* a long path must not push the reason out */
+        n = whole_chars(e->msg, room - 3);
+        memcpy(e->msg + n, "...", 3);
+        n += 3;
+    }
+    snprintf(e->msg + n, sizeof e->msg - n, ": %s", why);
     return e->code;
 }
 

@@ -32,7 +32,7 @@ struct fo_err {
 };
 
 /* Sets *e and returns `code`, so that failing is one line: return fo_fail(e, FO_EFORMAT, "tensor %s: ...", name). Text that
- * does not fit is cut at a character and ends in "...". Control characters are shown as '?' (messages quote hostile input). */
+ * does not fit is cut at a character and ends in "...". Messages quote hostile input: it is defused as fo_text_defuse says. */
 enum fo_code fo_fail(struct fo_err *e, enum fo_code code, const char *fmt, ...) __attribute__((format(printf, 3, 4), cold));
 
 /* As fo_fail, with the numbers that every refusal carries. */
@@ -44,7 +44,7 @@ enum fo_code fo_fail_at(struct fo_err *e, enum fo_code code, int line, int col, 
     __attribute__((format(printf, 5, 6), cold));
 
 /* As fo_fail, with ": " and the text of errno `err` appended; ENOENT, EACCES/EPERM and ENOMEM choose their own code, every
- * other errno FO_EIO. */
+ * other errno FO_EIO. Of a text too long the front is kept, and the reason. */
 enum fo_code fo_fail_errno(struct fo_err *e, int err, const char *fmt, ...) __attribute__((format(printf, 3, 4), cold));
 
 /* Puts "<text>: " in front of e->msg on the way up and returns e->code; place and numbers stay. */
@@ -52,3 +52,7 @@ enum fo_code fo_wrap(struct fo_err *e, const char *fmt, ...) __attribute__((form
 
 /* "format", "budget", ...: a stable lower-case word for logs and JSON. Static storage. */
 const char *fo_code_name(enum fo_code code);
+
+/* Replaces control characters and bytes that are not UTF-8 by '?', in place: what is left can stand in a log line, a terminal or
+ * JSON. */
+void fo_text_defuse(char *s);

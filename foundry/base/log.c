@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "foundry/base/err.h"
+
 static struct {
     pthread_mutex_t lock;
     fo_log_sink *sink;
@@ -39,8 +41,7 @@ void fo_log(enum fo_log_level level, const char *area, const char *fmt, ...) {
     va_start(ap, fmt);
     vsnprintf(line, sizeof line, fmt, ap);
     va_end(ap);
-    for (char *p = line; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7F) *p = '?';
+    fo_text_defuse(line);
     pthread_mutex_lock(&state.lock);
     state.sink(state.ctx, level, area, line);
     pthread_mutex_unlock(&state.lock);

@@ -1,6 +1,7 @@
 /* Allocation failure on demand: every test program is linked with --wrap=malloc,calloc,realloc. */
 #pragma once
 #include <stdbool.h>
+#include <stddef.h>
 
 /* The n-th allocation of this thread from now on fails (1 = the next one), and every later one succeeds; 0 = none fails. */
 void test_fail_alloc(long n);
@@ -8,3 +9,5 @@ void test_fail_alloc(long n);
 bool test_alloc_failed(void);
 /* Allocations of this thread since the last call of test_fail_alloc. */
 long test_allocs(void);
+/* Bytes asked for in them, whatever was freed again: never less than the peak. */
+size_t test_alloc_bytes(void);
