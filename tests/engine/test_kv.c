@@ -1,0 +1,224 @@
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "engine/kv.h"
+#include "engine/model.h"
+#include "foundry/base/arena.h"
+#include "foundry/base/err.h"
+#include "foundry/base/rng.h"
+#include "tests/support/alloc.h"
+
+enum { PAGE = FO_KV_PAGE_TOKENS, PAGES = 10, CAP = 6 * PAGE };
+
+struct pool {
+    struct pn_kv kv;
+    void *host;
+};
+
+static void pool_init(struct pool *p) {
+    struct fo_err e;
+    struct fo_arena host, device;
+    p->kv = (struct pn_kv){
+        .ctx_cap = CAP,
+        .max_seq_pages = 6,
+        .geom = { .k_type = FO_F16, .v_type = FO_F16, .n_layer = 2, .n_head_kv = 1, .n_head = 1, .head_dim = 32, .page_tokens = PAGE, .n_pages = PAGES },
+    };
+    fo_arena_init_measure(&host);
+    fo_arena_init_measure(&device);
+    assert_int_equal(pn_kv_layout(&p->kv, &host, &device, NULL, &e), FO_OK);
+    assert_null(p->kv.geom.pool);
+    uint64_t host_bytes = host.used, device_bytes = device.used;
+    assert_true(device_bytes >= PAGES * fo_kv_page_bytes(&p->kv.geom));
+    p->host = aligned_alloc(64, (host_bytes + 63) & ~(uint64_t)63);
+    assert_non_null(p->host);
+    static unsigned char block[1]; /* offsets only: nothing is written through it */
+    fo_arena_init_host(&host, p->host, host_bytes);
+    fo_arena_init_device(&device, device_bytes);
+    assert_int_equal(pn_kv_layout(&p->kv, &host, &device, block, &e), FO_OK);
+    assert_int_equal(host.used, host_bytes);
+    assert_int_equal(device.used, device_bytes);
+    assert_ptr_equal(p->kv.geom.pool, block);
+    pn_kv_clear(&p->kv);
+}
+
+static struct pn_seq *seq(struct pool *p) {
+    struct fo_err e;
+    struct pn_seq *s;
+    assert_int_equal(pn_kv_seq_new(&p->kv, &s, &e), FO_OK);
+    return s;
+}
+
+/* As the forward pass does: pages first, then the tokens count. */
+static void grow(struct pn_seq *s, uint32_t n) {
+    struct fo_err e;
+    assert_int_equal(pn_seq_reserve(s, n, &e), FO_OK);
+    while (s->len < n) {
+        s->tokens[s->len] = (int32_t)s->len;
+        s->len++;
+    }
+}
+
+static void takes_a_page_only_when_a_token_needs_it(void **state) {
+    (void)state;
+    struct pool p;
+    pool_init(&p);
+    struct pn_seq *s = seq(&p);
+    assert_int_equal(p.kv.n_free, PAGES);
+    grow(s, 1);
+    assert_int_equal(p.kv.n_free, PAGES - 1);
+    grow(s, PAGE);
+    assert_int_equal(p.kv.n_free, PAGES - 1);
+    grow(s, PAGE + 1);
+    assert_int_equal(p.kv.n_free, PAGES - 2);
+    pn_seq_free(s);
+    assert_int_equal(p.kv.n_free, PAGES);
+    free(p.host);
+}
+
+static void truncate_keeps_the_first_tokens_and_gives_pages_back(void **state) {
+    (void)state;
+    struct pool p;
+    pool_init(&p);
+    struct pn_seq *s = seq(&p);
+    grow(s, 3 * PAGE + 1);
+    uint32_t first = s->pages[0], second = s->pages[1];
+    assert_int_equal(pn_seq_truncate(s, PAGE + 1), PAGE + 1);
+    assert_int_equal(pn_seq_len(s), PAGE + 1);
+    assert_int_equal(p.kv.n_free, PAGES - 2);
+    assert_int_equal(s->pages[0], first);
+    assert_int_equal(s->pages[1], second);
+    assert_int_equal(pn_seq_tokens(s)[PAGE], PAGE);
+    assert_int_equal(pn_seq_truncate(s, 5 * PAGE), PAGE + 1); /* it cannot grow one */
+    assert_int_equal(pn_seq_truncate(s, 0), 0);
+    assert_int_equal(p.kv.n_free, PAGES);
+    pn_seq_free(s);
+    free(p.host);
+}
+
+static void the_page_given_back_last_is_taken_first(void **state) {
+    (void)state;
+    struct pool p;
+    pool_init(&p);
+    struct pn_seq *s = seq(&p);
+    grow(s, 2 * PAGE);
+    assert_int_equal(s->pages[0], 0);
+    uint32_t last = s->pages[1];
+    pn_seq_truncate(s, PAGE);
+    grow(s, 2 * PAGE);
+    assert_int_equal(s->pages[1], last);
+    pn_seq_free(s);
+    free(p.host);
+}
+
+static void refuses_a_prompt_past_the_cap(void **state) {
+    (void)state;
+    struct pool p;
+    struct fo_err e;
+    pool_init(&p);
+    struct pn_seq *s = seq(&p);
+    assert_int_equal(pn_seq_reserve(s, CAP + 1, &e), FO_EBUDGET);
+    assert_int_equal(e.need, CAP + 1);
+    assert_int_equal(e.have, CAP);
+    assert_int_equal(p.kv.n_free, PAGES);
+    assert_int_equal(pn_seq_reserve(s, CAP, &e), FO_OK);
+    pn_seq_free(s);
+    free(p.host);
+}
+
+static void an_empty_pool_refuses_with_pages_and_takes_none(void **state) {
+    (void)state;
+    struct pool p;
+    struct fo_err e;
+    pool_init(&p);
+    struct pn_seq *a = seq(&p), *b = seq(&p);
+    grow(a, 6 * PAGE);
+    grow(b, PAGE);
+    assert_int_equal(pn_seq_reserve(b, 6 * PAGE, &e), FO_ENOMEM);
+    assert_int_equal(e.need, 5);
+    assert_int_equal(e.have, 3);
+    assert_int_equal(p.kv.n_free, 3);
+    assert_int_equal(b->n_pages, 1);
+    pn_seq_truncate(a, 0);
+    assert_int_equal(pn_seq_reserve(b, 6 * PAGE, &e), FO_OK);
+    pn_seq_free(a);
+    pn_seq_free(b);
+    free(p.host);
+}
+
+static void no_page_is_ever_held_twice_or_lost(void **state) {
+    (void)state;
+    struct pool p;
+    struct fo_err e;
+    struct fo_rng rng;
+    pool_init(&p);
+    fo_rng_seed(&rng, 7);
+    struct pn_seq *s[4];
+    for (int i = 0; i < 4; i++) s[i] = seq(&p);
+    for (int step = 0; step < 20000; step++) {
+        struct pn_seq *q = s[fo_rng_u64(&rng) % 4];
+        uint32_t n = (uint32_t)(fo_rng_u64(&rng) % (CAP + 1));
+        if (n <= q->len)
+            pn_seq_truncate(q, n);
+        else if (pn_seq_reserve(q, n, &e) == FO_OK)
+            q->len = n;
+        else
+            assert_int_equal(e.code, FO_ENOMEM);
+        int holders[PAGES] = { 0 };
+        for (uint32_t i = 0; i < p.kv.n_free; i++) holders[p.kv.free_pages[i]]++;
+        for (int i = 0; i < 4; i++)
+            for (uint32_t j = 0; j < s[i]->n_pages; j++) holders[s[i]->pages[j]]++;
+        for (int i = 0; i < PAGES; i++) assert_int_equal(holders[i], 1);
+    }
+    for (int i = 0; i < 4; i++) pn_seq_free(s[i]);
+    assert_int_equal(p.kv.n_free, PAGES);
+    free(p.host);
+}
+
+static void refuses_more_pages_than_can_be_counted(void **state) {
+    (void)state;
+    struct pool p;
+    struct fo_err e;
+    struct fo_arena host, device;
+    pool_init(&p);
+    for (int i = 0; i < 2; i++) {
+        fo_arena_init_measure(&host);
+        fo_arena_init_measure(&device);
+        p.kv.geom.n_pages = i ? UINT64_MAX : (uint64_t)UINT32_MAX + 1;
+        assert_int_equal(pn_kv_layout(&p.kv, &host, &device, NULL, &e), FO_ELIMIT);
+    }
+    free(p.host);
+}
+
+static void a_sequence_that_finds_no_memory_is_an_error(void **state) {
+    (void)state;
+    struct pool p;
+    struct fo_err e;
+    struct pn_seq *s = NULL;
+    pool_init(&p);
+    test_fail_alloc(1);
+    assert_int_equal(pn_kv_seq_new(&p.kv, &s, &e), FO_ENOMEM);
+    assert_true(test_alloc_failed());
+    assert_null(s);
+    pn_seq_free(NULL);
+    free(p.host);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(takes_a_page_only_when_a_token_needs_it),
+        cmocka_unit_test(truncate_keeps_the_first_tokens_and_gives_pages_back),
+        cmocka_unit_test(the_page_given_back_last_is_taken_first),
+        cmocka_unit_test(refuses_a_prompt_past_the_cap),
+        cmocka_unit_test(an_empty_pool_refuses_with_pages_and_takes_none),
+        cmocka_unit_test(no_page_is_ever_held_twice_or_lost),
+        cmocka_unit_test(refuses_more_pages_than_can_be_counted),
+        cmocka_unit_test(a_sequence_that_finds_no_memory_is_an_error),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
