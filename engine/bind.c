@@ -1,0 +1,237 @@
+/* Checked reading of what a model file says about itself: see bind.h. */
+#include "engine/bind.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "foundry/base/arena.h"
+#include "foundry/base/err.h"
+#include "foundry/device.h"
+#include "foundry/gguf.h"
+
+enum {
+    KEY_MAX = 192,                    /* longest key or tensor name looked up */
+    UPLOAD_CHUNK_BYTES = 8 * 1024 * 1024 /* staging: file pages resident at a time while weights are copied */
+};
+
+/* --- hyperparameters --- */
+
+static const char *key_name(char out[KEY_MAX], const char *arch, const char *suffix) {
+    snprintf(out, KEY_MAX, "%s.%s", arch, suffix);
+    return out;
+}
+
+int pn_key_u32_opt(const struct fo_gguf *g, const char *arch, const char *suffix, uint32_t min, uint32_t max, uint32_t *inout,
+                   struct fo_err *e) {
+    char key[KEY_MAX];
+    if (!fo_gguf_find(g, key_name(key, arch, suffix))) return FO_OK;
+    return pn_key_u32(g, arch, suffix, min, max, inout, e);
+}
+
+int pn_key_u32(const struct fo_gguf *g, const char *arch, const char *suffix, uint32_t min, uint32_t max, uint32_t *ret, struct fo_err *e) {
+    char key[KEY_MAX];
+    uint64_t v;
+    if (!fo_gguf_find(g, key_name(key, arch, suffix))) return fo_fail(e, FO_EFORMAT, "the key %s is missing", key);
+    if (fo_gguf_get_u64(g, key, &v, e)) return e->code;
+    if (v < min || v > max)
+        return fo_fail(e, FO_EFORMAT, "%s is %llu, expected %u to %u", key, (unsigned long long)v, min, max);
+    *ret = (uint32_t)v;
+    return FO_OK;
+}
+
+int pn_key_f32_opt(const struct fo_gguf *g, const char *arch, const char *suffix, float min, float max, float *inout, struct fo_err *e) {
+    char key[KEY_MAX];
+    if (!fo_gguf_find(g, key_name(key, arch, suffix))) return FO_OK;
+    return pn_key_f32(g, arch, suffix, min, max, inout, e);
+}
+
+int pn_key_f32(const struct fo_gguf *g, const char *arch, const char *suffix, float min, float max, float *ret, struct fo_err *e) {
+    char key[KEY_MAX];
+    float v;
+    if (!fo_gguf_find(g, key_name(key, arch, suffix))) return fo_fail(e, FO_EFORMAT, "the key %s is missing", key);
+    if (fo_gguf_get_f32(g, key, &v, e)) return e->code;
+    if (!(v >= min && v <= max)) /* a NaN fails too */
+        return fo_fail(e, FO_EFORMAT, "%s is %g, expected %g to %g", key, (double)v, (double)min, (double)max);
+    *ret = v;
+    return FO_OK;
+}
+
+int pn_key_refuse(const struct fo_gguf *g, const char *arch, const char *suffix, struct fo_err *e) {
+    char key[KEY_MAX];
+    const struct fo_gguf_kv *kv = fo_gguf_find(g, key_name(key, arch, suffix));
+    if (!kv) return FO_OK;
+    struct fo_str text;
+    float number;
+    bool flag;
+    switch (kv->type) {
+    case FO_GGUF_STRING:
+        if (fo_gguf_get_str(g, key, &text, e)) return e->code;
+        if (text.len == 0 || (text.len == 4 && memcmp(text.s, "none", 4) == 0)) return FO_OK;
+        return fo_fail(e, FO_EUNSUPPORTED, "%s is \"%.*s\", which this build does not serve", key, (int)(text.len < 64 ? text.len : 64), text.s);
+    case FO_GGUF_BOOL:
+        if (fo_gguf_get_bool(g, key, &flag, e)) return e->code;
+        if (!flag) return FO_OK;
+        return fo_fail(e, FO_EUNSUPPORTED, "%s is true, which this build does not serve", key);
+    case FO_GGUF_ARRAY:
+        return fo_fail(e, FO_EUNSUPPORTED, "%s is an array, which this build does not serve", key);
+    default:
+        if (fo_gguf_get_f32(g, key, &number, e)) return e->code;
+        if (number == 0.0f || number == 1.0f) return FO_OK;
+        return fo_fail(e, FO_EUNSUPPORTED, "%s is %g, which this build does not serve", key, (double)number);
+    }
+}
+
+/* --- tensors --- */
+
+int pn_bind_init(struct pn_bind *b, const struct fo_gguf *g, struct fo_device *dev, struct fo_region *region, struct fo_err *e) {
+    size_t n = fo_gguf_n_tensors(g);
+    struct pn_bound *bound = n ? fo_region_array(region, n, sizeof *bound) : NULL;
+    if (n && !bound) return fo_fail(e, FO_ENOMEM, "no memory to bind %zu tensors", n);
+    *b = (struct pn_bind){ .g = g, .dev = dev, .region = region, .bound = bound };
+    return FO_OK;
+}
+
+static const struct fo_gguf_tensor *find(const struct pn_bind *b, int layer, const char *suffix, char name[KEY_MAX]) {
+    if (layer < 0)
+        snprintf(name, KEY_MAX, "%s", suffix);
+    else
+        snprintf(name, KEY_MAX, "blk.%d.%s", layer, suffix);
+    return fo_gguf_tensor(b->g, name);
+}
+
+/* "[256, 352]" without the trailing ones. */
+static const char *shape_text(const struct fo_tensor *t, char *out, size_t size) {
+    int n = FO_MAX_DIMS;
+    while (n > 1 && t->ne[n - 1] == 1) n--;
+    size_t at = 0;
+    for (int i = 0; i < n && at < size; i++) at += (size_t)snprintf(out + at, size - at, "%s%lld", i ? ", " : "[", (long long)t->ne[i]);
+    if (at < size) snprintf(out + at, size - at, "]");
+    return out;
+}
+
+static int check_shape(const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, struct fo_err *e) {
+    if (t->t.ne[0] == ne0 && t->t.ne[1] == ne1 && t->t.ne[2] == 1 && t->t.ne[3] == 1) return FO_OK;
+    struct fo_tensor want = { .ne = { ne0, ne1, 1, 1 } };
+    char found[96], expected[96];
+    return fo_fail(e, FO_EFORMAT, "tensor %s has the shape %s, expected %s", name, shape_text(&t->t, found, sizeof found),
+                   shape_text(&want, expected, sizeof expected));
+}
+
+/* Float tensors are read through their own type where they lie, so they must be aligned for it (quantised blocks are bytes). */
+static int check_aligned(const struct fo_gguf_tensor *t, const char *name, struct fo_err *e) {
+    uint64_t align = t->t.type == FO_F32 ? sizeof(float) : t->t.type == FO_F16 || t->t.type == FO_BF16 ? sizeof(uint16_t) : 1;
+    if ((uintptr_t)t->t.data % align == 0) return FO_OK;
+    return fo_fail(e, FO_EFORMAT, "tensor %s of type %s lies at the odd offset %llu, expected a multiple of %llu", name,
+                   fo_dtype_name(t->t.type), (unsigned long long)t->offset, (unsigned long long)align);
+}
+
+static int bind(struct pn_bind *b, const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, struct fo_tensor *ret,
+                struct fo_err *e) {
+    if (check_shape(t, name, ne0, ne1, e) || check_aligned(t, name, e)) return e->code;
+    if (b->n_bound >= fo_gguf_n_tensors(b->g)) return fo_fail(e, FO_EINTERNAL, "tensor %s is bound twice", name);
+    b->bound[b->n_bound++] = (struct pn_bound){ .field = ret, .src = t };
+    if (ret) *ret = t->t;
+    return FO_OK;
+}
+
+static int matrix(struct pn_bind *b, const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, struct fo_tensor *ret,
+                  struct fo_err *e) {
+    const struct fo_dtype_info *type = fo_dtype_info(t->t.type);
+    if (!type || !type->to_f32 || !b->dev->serves(b->dev, t->t.type))
+        return fo_fail(e, FO_EUNSUPPORTED, "tensor %s has the type %s, which %s", name, fo_dtype_name(t->t.type),
+                       type && type->to_f32 ? "this device does not serve" : "this build does not serve");
+    if (bind(b, t, name, ne0, ne1, ret, e)) return e->code;
+    if (ne0 > b->max_k) b->max_k = ne0;
+    return FO_OK;
+}
+
+static int vector_type(const struct fo_gguf_tensor *t, const char *name, struct fo_err *e) {
+    if (t->t.type == FO_F32) return FO_OK;
+    return fo_fail(e, FO_EUNSUPPORTED, "tensor %s has the type %s, expected F32", name, fo_dtype_name(t->t.type));
+}
+
+int pn_bind_matrix(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e) {
+    char name[KEY_MAX];
+    const struct fo_gguf_tensor *t = find(b, layer, suffix, name);
+    if (!t) return fo_fail(e, FO_EFORMAT, "tensor %s is missing", name);
+    return matrix(b, t, name, ne0, ne1, ret, e);
+}
+
+int pn_bind_vector(struct pn_bind *b, int layer, const char *suffix, int64_t n, struct fo_tensor *ret, struct fo_err *e) {
+    char name[KEY_MAX];
+    const struct fo_gguf_tensor *t = find(b, layer, suffix, name);
+    if (!t) return fo_fail(e, FO_EFORMAT, "tensor %s is missing", name);
+    if (vector_type(t, name, e)) return e->code;
+    return bind(b, t, name, n, 1, ret, e);
+}
+
+int pn_bind_matrix_opt(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e) {
+    char name[KEY_MAX];
+    if (find(b, layer, suffix, name)) return pn_bind_matrix(b, layer, suffix, ne0, ne1, ret, e);
+    *ret = (struct fo_tensor){ 0 };
+    return FO_OK;
+}
+
+int pn_bind_vector_opt(struct pn_bind *b, int layer, const char *suffix, int64_t n, struct fo_tensor *ret, struct fo_err *e) {
+    char name[KEY_MAX];
+    if (find(b, layer, suffix, name)) return pn_bind_vector(b, layer, suffix, n, ret, e);
+    *ret = (struct fo_tensor){ 0 };
+    return FO_OK;
+}
+
+int pn_bind_host_vector_opt(struct pn_bind *b, const char *name, int64_t n, const float **ret, struct fo_err *e) {
+    const struct fo_gguf_tensor *t = fo_gguf_tensor(b->g, name);
+    if (t && (vector_type(t, name, e) || bind(b, t, name, n, 1, NULL, e))) return e->code;
+    *ret = t ? t->t.data : NULL;
+    return FO_OK;
+}
+
+static int by_src(const void *a, const void *b) {
+    const struct fo_gguf_tensor *x = ((const struct pn_bound *)a)->src, *y = ((const struct pn_bound *)b)->src;
+    return (x > y) - (x < y);
+}
+
+int pn_bind_complete(const struct pn_bind *b, const char *arch, struct fo_err *e) {
+    size_t n = fo_gguf_n_tensors(b->g);
+    if (b->n_bound == n) return FO_OK;
+    qsort(b->bound, b->n_bound, sizeof *b->bound, by_src);
+    for (size_t i = 0; i < n; i++) {
+        struct pn_bound key = { .src = fo_gguf_tensor_at(b->g, i) };
+        if (b->n_bound && bsearch(&key, b->bound, b->n_bound, sizeof key, by_src)) continue;
+        return fo_fail(e, FO_EUNSUPPORTED, "tensor %.*s is not one that this build knows in a %s model",
+                       (int)(key.src->name.len < 100 ? key.src->name.len : 100), key.src->name.s, arch);
+    }
+    return fo_fail(e, FO_EINTERNAL, "%zu tensors are bound of %zu", b->n_bound, n);
+}
+
+int pn_bind_layout(struct pn_bind *b, struct fo_arena *a, struct fo_err *e) {
+    for (size_t i = 0; i < b->n_bound; i++)
+        if (b->bound[i].field && fo_arena_take(a, b->bound[i].src->bytes, 64, &b->bound[i].offset, e)) return e->code;
+    return FO_OK;
+}
+
+/* Gives the file's pages behind [p, p + n) back: they are clean and were read once. */
+static void drop_pages(const unsigned char *p, uint64_t n) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t lo = ((uintptr_t)p + page - 1) & ~(page - 1), hi = ((uintptr_t)p + n) & ~(page - 1);
+    if (hi > lo) madvise((void *)lo, hi - lo, MADV_DONTNEED);
+}
+
+int pn_bind_upload(struct pn_bind *b, unsigned char *block, struct fo_err *e) {
+    for (size_t i = 0; i < b->n_bound; i++) {
+        struct pn_bound *t = &b->bound[i];
+        if (!t->field) continue;
+        const unsigned char *from = t->src->t.data;
+        for (uint64_t at = 0, n; at < t->src->bytes; at += n) {
+            n = t->src->bytes - at < UPLOAD_CHUNK_BYTES ? t->src->bytes - at : UPLOAD_CHUNK_BYTES;
+            if (b->dev->upload(b->dev, block + t->offset + at, from + at, n, e)) return e->code;
+            if (fo_gguf_map(b->g)) drop_pages(from + at, n);
+        }
+        t->field->data = block + t->offset;
+    }
+    return FO_OK;
+}

@@ -1,0 +1,62 @@
+/* From a GGUF's metadata and directory to a family's fields: hyperparameters within stated bounds, tensor names to struct fields with
+ * every shape and type checked, and the weights' place on the device. Used once, by the loader, while a model opens; hot code never
+ * sees a name. Nothing here trusts the file: a number is compared with its bounds before it sizes anything. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "foundry/base/region.h"
+#include "foundry/tensor.h"
+
+struct fo_arena;
+struct fo_device;
+struct fo_err;
+struct fo_gguf;
+struct fo_gguf_tensor;
+
+/* --- hyperparameters: key is "<arch>.<suffix>"; a value outside [min, max] is FO_EFORMAT with value and bounds --- */
+int pn_key_u32(const struct fo_gguf *g, const char *arch, const char *suffix, uint32_t min, uint32_t max, uint32_t *ret, struct fo_err *e);
+/* *ret keeps its value when the key is absent. */
+int pn_key_u32_opt(const struct fo_gguf *g, const char *arch, const char *suffix, uint32_t min, uint32_t max, uint32_t *inout, struct fo_err *e);
+int pn_key_f32(const struct fo_gguf *g, const char *arch, const char *suffix, float min, float max, float *ret, struct fo_err *e);
+int pn_key_f32_opt(const struct fo_gguf *g, const char *arch, const char *suffix, float min, float max, float *inout, struct fo_err *e);
+/* FO_EUNSUPPORTED naming the key and its value when it is there with anything but a neutral value: "none" or "" (text), 0 or 1
+ * (numbers), false. */
+int pn_key_refuse(const struct fo_gguf *g, const char *arch, const char *suffix, struct fo_err *e);
+
+/* --- tensors --- */
+struct pn_bound {
+    struct fo_tensor *field; /* NULL: read by the host alone, not placed */
+    const struct fo_gguf_tensor *src;
+    uint64_t offset; /* in the weights' block, once laid out */
+};
+struct pn_bind {
+    const struct fo_gguf *g;
+    struct fo_device *dev;
+    struct fo_region *region; /* of the model: what bind functions allocate lives as long */
+    struct pn_bound *bound;   /* [fo_gguf_n_tensors] */
+    size_t n_bound;
+    int64_t max_k;            /* longest row of any matrix: what the stream must be able to hold */
+};
+
+int pn_bind_init(struct pn_bind *b, const struct fo_gguf *g, struct fo_device *dev, struct fo_region *region, struct fo_err *e);
+
+/* Name is "blk.<layer>.<suffix>", or the bare suffix when layer is -1. A matrix [ne1][ne0] has any type that the device serves; a
+ * vector is F32. FO_EFORMAT (missing, other shape) and FO_EUNSUPPORTED (type) name the tensor, what was found and what was expected.
+ * Each tensor is bound once. */
+int pn_bind_matrix(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e);
+int pn_bind_vector(struct pn_bind *b, int layer, const char *suffix, int64_t n, struct fo_tensor *ret, struct fo_err *e);
+/* As above; an absent tensor leaves ret->data NULL and is no error. */
+int pn_bind_matrix_opt(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e);
+int pn_bind_vector_opt(struct pn_bind *b, int layer, const char *suffix, int64_t n, struct fo_tensor *ret, struct fo_err *e);
+/* An F32 vector for the host alone (it stays in the map): NULL when absent. */
+int pn_bind_host_vector_opt(struct pn_bind *b, const char *name, int64_t n, const float **ret, struct fo_err *e);
+
+/* FO_EUNSUPPORTED naming a tensor of the file that nothing was bound to: the model has a part that this family's forward lacks. */
+int pn_bind_complete(const struct pn_bind *b, const char *arch, struct fo_err *e);
+
+/* The weights' layout, in the order of binding; the arena may be measuring. */
+int pn_bind_layout(struct pn_bind *b, struct fo_arena *a, struct fo_err *e);
+/* Copies every bound tensor to its place in `block` (at most a chunk of the file is resident at a time) and points its field there. */
+int pn_bind_upload(struct pn_bind *b, unsigned char *block, struct fo_err *e);

@@ -1,0 +1,350 @@
+/* The llama family against references. Two of them:
+ *
+ *   - HuggingFace transformers, in tests/data/models (and in $GOLDENS/models when that is set): logits at every prompt position and a
+ *     greedy continuation, for the tolerances of the goldens' README;
+ *   - a forward pass in double precision, written here straight from the papers and sharing nothing with the engine, for what those files
+ *     do not exercise: biases, rope_freqs, odd head sizes, windows across pages. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <dirent.h>
+#include <jansson.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "engine/model.h"
+#include "foundry/base/err.h"
+#include "foundry/base/file.h"
+#include "foundry/base/rng.h"
+#include "foundry/device.h"
+#include "foundry/gguf.h"
+#include "tests/support/odd.h"
+
+enum { MAX_TOKENS = 512 };
+
+static struct fo_device *open_cpu(bool exact) {
+    struct fo_device *d;
+    struct fo_err e;
+    struct fo_device_opts o = { .exact = exact };
+    if (fo_device_open("cpu", "", &o, &d, &e)) fail_msg("%s", e.msg);
+    return d;
+}
+
+/* Logits of every token, [n][n_vocab], in chunks of max_batch; the caller frees. */
+static float *run(struct pn_model *m, const int32_t *ids, uint32_t n) {
+    const struct pn_model_info *info = pn_model_info(m);
+    float *all = malloc((size_t)n * info->n_vocab * sizeof *all), *logits;
+    struct pn_seq *s;
+    struct fo_err e;
+    assert_non_null(all);
+    if (pn_seq_new(m, &s, &e)) fail_msg("%s", e.msg);
+    for (uint32_t at = 0, k; at < n; at += k) {
+        k = n - at < info->max_batch ? n - at : info->max_batch;
+        struct pn_batch_item item = { s, ids + at, k, PN_WANT_ALL };
+        if (pn_model_forward(m, &item, 1, &logits, &e)) fail_msg("%s", e.msg);
+        memcpy(all + (size_t)at * info->n_vocab, logits, (size_t)k * info->n_vocab * sizeof *all);
+    }
+    pn_seq_free(s);
+    return all;
+}
+
+struct diff {
+    double max, mean;
+};
+
+static struct diff compare(const float *got, const float *want, size_t n) {
+    struct diff d = { 0, 0 };
+    for (size_t i = 0; i < n; i++) {
+        double x = fabs((double)got[i] - (double)want[i]);
+        if (!(x <= d.max)) d.max = x; /* a NaN is the largest */
+        d.mean += x / (double)n;
+    }
+    return d;
+}
+
+static int argmax(const float *row, uint32_t n) {
+    int best = 0;
+    for (uint32_t i = 1; i < n; i++)
+        if (row[i] > row[best]) best = (int)i;
+    return best;
+}
+
+/* --- goldens --- */
+
+/* NumPy's format 1.0: magic, version, u16 header length, a header that we only size-check, then float32 little endian. */
+static float *read_npy(const char *path, size_t want_floats) {
+    char *bytes;
+    size_t n;
+    struct fo_err e;
+    if (fo_file_read(path, 64 << 20, &bytes, &n, &e)) fail_msg("%s", e.msg);
+    assert_true(n > 10 && memcmp(bytes, "\x93NUMPY\x01", 7) == 0);
+    size_t head = 10 + (unsigned char)bytes[8] + 256u * (unsigned char)bytes[9];
+    assert_non_null(strstr(bytes + 10, "'<f4'"));
+    assert_int_equal(n - head, want_floats * sizeof(float));
+    float *f = malloc(n - head);
+    assert_non_null(f);
+    memcpy(f, bytes + head, n - head);
+    free(bytes);
+    return f;
+}
+
+static uint32_t read_ids(const json_t *list, int32_t *out) {
+    size_t n = json_array_size(list);
+    assert_true(n <= MAX_TOKENS);
+    for (size_t i = 0; i < n; i++) out[i] = (int32_t)json_integer_value(json_array_get(list, i));
+    return (uint32_t)n;
+}
+
+/* The row of the tolerance table: by what the engine computes with. */
+static struct diff tolerance(const struct pn_model *m, bool exact) {
+    struct diff t = { 5e-2, 1e-2 }; /* f32 weights, f16 KV */
+    if (exact) return (struct diff){ 5e-4, 5e-5 };
+    const struct fo_gguf *g = pn_model_gguf(m);
+    for (size_t i = 0; i < fo_gguf_n_tensors(g); i++) {
+        uint32_t type = fo_gguf_tensor_at(g, i)->t.type;
+        struct diff row = type == FO_F32                  ? (struct diff){ 5e-2, 1e-2 }
+                          : type == FO_F16 || type == FO_BF16 ? (struct diff){ 0.1, 1.5e-2 }
+                          : fo_dtype_info(type)->block == 32  ? (struct diff){ 2.0, 0.25 }
+                                                              : (struct diff){ 3.0, 0.4 };
+        if (row.max > t.max) t = row;
+    }
+    return t;
+}
+
+struct tally {
+    int ran, left_out;
+};
+
+/* One file of golden.json on one device. */
+static void check_entry(const char *dir, const json_t *golden, const json_t *entry, bool exact, struct tally *tally) {
+    const char *file = json_string_value(json_object_get(entry, "file"));
+    char path[512], ref_path[512];
+    snprintf(path, sizeof path, "%s/%s", dir, file);
+    snprintf(ref_path, sizeof ref_path, "%s/%s", dir, json_string_value(json_object_get(entry, "logits")));
+    struct fo_device *d = open_cpu(exact);
+    struct pn_model_opts o = { .dev = d, .kv_default = true, .all_logits = true, .max_batch = MAX_TOKENS };
+    struct pn_model *m;
+    struct fo_err e;
+    int rc = pn_model_open(path, &o, &m, &e);
+    if (rc == FO_EUNSUPPORTED) {
+        print_message("  left out: %s\n", e.msg);
+        tally->left_out++;
+        fo_device_close(d);
+        return;
+    }
+    if (rc) fail_msg("%s", e.msg);
+
+    int32_t ids[MAX_TOKENS];
+    uint32_t n = read_ids(json_object_get(golden, "prompt_ids"), ids), vocab = pn_model_info(m)->n_vocab;
+    uint32_t n_greedy = read_ids(json_object_get(entry, "greedy_ids"), ids + n);
+    float *want = read_npy(ref_path, (size_t)n * vocab);
+    /* Fed with the reference's own continuation, every step must choose its next id: that is greedy decoding, in one call. */
+    float *got = run(m, ids, n + n_greedy - 1);
+
+    struct diff tol = tolerance(m, exact), diff = compare(got, want, (size_t)n * vocab);
+    print_message("  %-24s %-5s max %.2e mean %.2e\n", file, exact ? "exact" : "fast", diff.max, diff.mean);
+    if (!(diff.max <= tol.max && diff.mean <= tol.mean)) fail_msg("%s: max %g mean %g past %g, %g", path, diff.max, diff.mean, tol.max, tol.mean);
+    for (uint32_t i = 0; i < n; i++)
+        if (argmax(got + (size_t)i * vocab, vocab) != argmax(want + (size_t)i * vocab, vocab)) fail_msg("%s: argmax differs at %u", path, i);
+    for (uint32_t i = 0; i < n_greedy; i++) {
+        if (json_number_value(json_array_get(json_object_get(entry, "greedy_gap"), i)) < 2 * tol.max) break;
+        if (argmax(got + (size_t)(n - 1 + i) * vocab, vocab) != ids[n + i]) fail_msg("%s: greedy id %u differs", path, i);
+    }
+    tally->ran++;
+    free(want);
+    free(got);
+    pn_model_free(m);
+    fo_device_close(d);
+}
+
+/* Every file of DIR/golden.json that is there; entries that ignore a window the file names are not ours. */
+static void check_dir(const char *dir, bool exact, struct tally *tally) {
+    char path[512];
+    snprintf(path, sizeof path, "%s/golden.json", dir);
+    json_error_t je;
+    json_t *golden = json_load_file(path, 0, &je), *entry;
+    size_t i;
+    if (!golden) fail_msg("%s: %s", path, je.text);
+    json_array_foreach(json_object_get(golden, "entries"), i, entry) {
+        const char *file = json_string_value(json_object_get(entry, "file"));
+        const char *window = json_string_value(json_object_get(entry, "window"));
+        snprintf(path, sizeof path, "%s/%s", dir, file);
+        if (!strstr(file, ".gguf") || access(path, R_OK) || (window && strcmp(window, "ignored") == 0)) continue;
+        check_entry(dir, golden, entry, exact, tally);
+    }
+    json_decref(golden);
+}
+
+static void check_goldens(bool exact) {
+    struct tally t = { 0, 0 };
+    check_dir("tests/data/models/llama", exact, &t);
+    check_dir("tests/data/models/smollm", exact, &t);
+    check_dir("tests/data/models/mistral", exact, &t);
+    assert_true(t.ran >= 4);
+    assert_int_equal(t.left_out, 0);
+    const char *root = getenv("GOLDENS");
+    static const char *const more[] = { "llama", "smollm", "mistral", "llama-rope3" };
+    for (size_t i = 0; root && i < sizeof more / sizeof more[0]; i++) {
+        char dir[512];
+        snprintf(dir, sizeof dir, "%s/models/%s", root, more[i]);
+        check_dir(dir, exact, &t);
+    }
+    print_message("  %d files right, %d left out\n", t.ran, t.left_out);
+}
+
+static void the_exact_path_equals_transformers(void **state) {
+    (void)state;
+    check_goldens(true);
+}
+
+static void the_fast_path_stays_within_its_row_and_keeps_every_argmax(void **state) {
+    (void)state;
+    check_goldens(false);
+}
+
+/* --- the independent forward pass --- */
+
+static const float *weights(const struct fo_gguf *g, int layer, const char *suffix) {
+    char name[64];
+    if (layer < 0)
+        snprintf(name, sizeof name, "%s", suffix);
+    else
+        snprintf(name, sizeof name, "blk.%d.%s", layer, suffix);
+    const struct fo_gguf_tensor *t = fo_gguf_tensor(g, name);
+    return t ? t->t.data : NULL;
+}
+
+static void matvec(const float *w, const double *x, int rows, int k, const float *bias, double *y) {
+    for (int r = 0; r < rows; r++) {
+        double sum = bias ? (double)bias[r] : 0;
+        for (int i = 0; i < k; i++) sum += (double)w[(size_t)r * k + i] * x[i];
+        y[r] = sum;
+    }
+}
+
+static void norm(const double *x, const float *w, int n, double *y) {
+    double sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i] * x[i];
+    for (int i = 0; i < n; i++) y[i] = x[i] / sqrt(sum / n + (double)1e-5f) * (double)w[i];
+}
+
+static void rotate(double *head, int dim, int pos, const float *divisor) {
+    for (int i = 0; i < dim / 2; i++) {
+        double a = pos * pow(10000.0, -2.0 * i / dim) / (divisor ? (double)divisor[i] : 1);
+        double x = head[2 * i], y = head[2 * i + 1];
+        head[2 * i] = x * cos(a) - y * sin(a);
+        head[2 * i + 1] = x * sin(a) + y * cos(a);
+    }
+}
+
+enum { REF_MAX = 512 }; /* widest row of the models below */
+
+/* logits [n][vocab] of an F32 tiny model, whole prompt at once, keys and values kept as doubles. */
+static void reference(const struct fo_gguf *g, const struct odd *t, const int32_t *ids, int n, float *logits) {
+    int embd = (int)t->n_embd, ff = (int)t->n_ff, heads = (int)t->n_head, kv = (int)t->n_head_kv, vocab = (int)t->n_vocab;
+    int hd = t->head_dim ? (int)t->head_dim : embd / heads;
+    double *x = calloc((size_t)n * embd, sizeof *x), *k = calloc((size_t)n * kv * hd, sizeof *k), *v = calloc((size_t)n * kv * hd, sizeof *v);
+    assert_true(x && k && v && embd <= REF_MAX && ff <= REF_MAX && heads * hd <= REF_MAX && n <= REF_MAX);
+    for (int i = 0; i < n; i++)
+        for (int j = 0; j < embd; j++) x[i * embd + j] = (double)weights(g, -1, "token_embd.weight")[(size_t)ids[i] * embd + j];
+    for (int l = 0; l < (int)t->n_layer; l++) {
+        for (int i = 0; i < n; i++) {
+            double h[REF_MAX];
+            norm(x + i * embd, weights(g, l, "attn_norm.weight"), embd, h);
+            matvec(weights(g, l, "attn_k.weight"), h, kv * hd, embd, weights(g, l, "attn_k.bias"), k + i * kv * hd);
+            matvec(weights(g, l, "attn_v.weight"), h, kv * hd, embd, weights(g, l, "attn_v.bias"), v + i * kv * hd);
+            for (int j = 0; j < kv; j++) rotate(k + (i * kv + j) * hd, hd, i, t->rope_freqs);
+        }
+        for (int i = 0; i < n; i++) {
+            double h[REF_MAX], q[REF_MAX], att[REF_MAX] = { 0 }, gate[REF_MAX], up[REF_MAX], p[REF_MAX];
+            norm(x + i * embd, weights(g, l, "attn_norm.weight"), embd, h);
+            matvec(weights(g, l, "attn_q.weight"), h, heads * hd, embd, weights(g, l, "attn_q.bias"), q);
+            for (int head = 0; head < heads; head++) {
+                int first = t->window && i >= (int)t->window ? i - (int)t->window + 1 : 0, of = head / (heads / kv);
+                double top = -HUGE_VAL, sum = 0;
+                rotate(q + head * hd, hd, i, t->rope_freqs);
+                for (int j = first; j <= i; j++) {
+                    p[j] = 0;
+                    for (int c = 0; c < hd; c++) p[j] += q[head * hd + c] * k[(j * kv + of) * hd + c];
+                    p[j] /= sqrt(hd);
+                    top = fmax(top, p[j]);
+                }
+                for (int j = first; j <= i; j++) sum += p[j] = exp(p[j] - top);
+                for (int j = first; j <= i; j++)
+                    for (int c = 0; c < hd; c++) att[head * hd + c] += p[j] / sum * v[(j * kv + of) * hd + c];
+            }
+            matvec(weights(g, l, "attn_output.weight"), att, embd, heads * hd, weights(g, l, "attn_output.bias"), h);
+            for (int j = 0; j < embd; j++) x[i * embd + j] += h[j];
+            norm(x + i * embd, weights(g, l, "ffn_norm.weight"), embd, h);
+            matvec(weights(g, l, "ffn_gate.weight"), h, ff, embd, weights(g, l, "ffn_gate.bias"), gate);
+            matvec(weights(g, l, "ffn_up.weight"), h, ff, embd, weights(g, l, "ffn_up.bias"), up);
+            for (int j = 0; j < ff; j++) gate[j] = gate[j] / (1 + exp(-gate[j])) * up[j];
+            matvec(weights(g, l, "ffn_down.weight"), gate, embd, ff, weights(g, l, "ffn_down.bias"), h);
+            for (int j = 0; j < embd; j++) x[i * embd + j] += h[j];
+        }
+    }
+    const float *out = weights(g, -1, "output.weight") ? weights(g, -1, "output.weight") : weights(g, -1, "token_embd.weight");
+    for (int i = 0; i < n; i++) {
+        double h[REF_MAX], y[REF_MAX];
+        norm(x + i * embd, weights(g, -1, "output_norm.weight"), embd, h);
+        matvec(out, h, vocab, embd, NULL, y);
+        for (int j = 0; j < vocab; j++) logits[i * vocab + j] = (float)y[j];
+    }
+    free(x);
+    free(k);
+    free(v);
+}
+
+static void every_option_of_the_family_equals_an_independent_forward(void **state) {
+    (void)state;
+    static const float freqs[] = { 1, 1, 1.5f, 2, 4, 8, 8, 8, 1, 1, 1.5f, 2, 4, 8, 8, 8 };
+    const struct odd cases[] = {
+        { .n_layer = 2, .n_embd = 64, .n_ff = 96, .n_head = 4, .n_head_kv = 4, .n_vocab = 50 },                                  /* plain */
+        { .n_layer = 1, .n_embd = 64, .n_ff = 96, .n_head = 4, .n_head_kv = 1, .n_vocab = 50, .untied = true },                  /* one kv head */
+        { .n_layer = 3, .n_embd = 64, .n_ff = 32, .n_head = 4, .n_head_kv = 2, .n_vocab = 50, .biases = true },                  /* biases */
+        { .n_layer = 2, .n_embd = 64, .n_ff = 96, .n_head = 2, .n_head_kv = 1, .n_vocab = 50, .rope_freqs = freqs },             /* llama 3 rope */
+        { .n_layer = 2, .n_embd = 96, .n_ff = 64, .n_head = 6, .n_head_kv = 2, .n_vocab = 50, .head_dim = 24 },                  /* own head_dim */
+        { .n_layer = 2, .n_embd = 64, .n_ff = 96, .n_head = 4, .n_head_kv = 2, .n_vocab = 50, .window = 1 },                     /* itself alone */
+        { .n_layer = 2, .n_embd = 64, .n_ff = 96, .n_head = 4, .n_head_kv = 2, .n_vocab = 50, .window = 67, .biases = true },    /* past a page */
+    };
+    struct fo_device *d = open_cpu(true);
+    for (size_t c = 0; c < sizeof cases / sizeof cases[0]; c++) {
+        struct odd t = cases[c];
+        t.seed = c;
+        t.type = FO_F32;
+        odd_write(odd_path(0), &t);
+        struct pn_model_opts o = { .dev = d, .kv_default = true, .all_logits = true };
+        struct pn_model *m;
+        struct fo_err e;
+        if (pn_model_open(odd_path(0), &o, &m, &e)) fail_msg("%s", e.msg);
+        enum { N = 150 };
+        int32_t ids[N];
+        struct fo_rng rng;
+        fo_rng_seed(&rng, c);
+        for (int i = 0; i < N; i++) ids[i] = (int32_t)(fo_rng_u64(&rng) % t.n_vocab);
+        float *got = run(m, ids, N), *want = malloc(sizeof(float) * N * t.n_vocab);
+        reference(pn_model_gguf(m), &t, ids, N, want);
+        struct diff diff = compare(got, want, (size_t)N * t.n_vocab);
+        if (!(diff.max < 2e-4)) fail_msg("case %zu: max %g mean %g", c, diff.max, diff.mean);
+        free(got);
+        free(want);
+        pn_model_free(m);
+        unlink(odd_path(0));
+    }
+    fo_device_close(d);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_exact_path_equals_transformers),
+        cmocka_unit_test(the_fast_path_stays_within_its_row_and_keeps_every_argmax),
+        cmocka_unit_test(every_option_of_the_family_equals_an_independent_forward),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,209 @@
+/* See odd.h. Layout of GGUF v3: magic, version, counts; key-value pairs; tensor directory; padding to 32; tensor data. */
+#include "tests/support/odd.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "foundry/base/buf.h"
+#include "foundry/base/rng.h"
+
+enum { ALIGN = 32, U32 = 4, F32 = 6, BOOL = 7, STRING = 8 };
+
+struct out {
+    const struct odd *t;
+    struct fo_buf keys, dir, data;
+    uint64_t n_keys, n_tensors;
+    struct fo_rng rng;
+};
+
+static void need(bool ok, const char *what) {
+    if (ok) return;
+    fprintf(stderr, "odd model: %s\n", what);
+    abort();
+}
+
+static void put_u32(struct fo_buf *b, uint32_t v) {
+    fo_buf_append(b, &v, sizeof v);
+}
+
+static void put_u64(struct fo_buf *b, uint64_t v) {
+    fo_buf_append(b, &v, sizeof v);
+}
+
+static void put_str(struct fo_buf *b, const char *s) {
+    put_u64(b, strlen(s));
+    fo_buf_append(b, s, strlen(s));
+}
+
+static void put_key(struct out *o, const struct odd_key *k) {
+    if (k->kind == '-') return;
+    put_str(&o->keys, k->key);
+    float f = (float)k->number;
+    switch (k->kind) {
+    case 'u':
+        put_u32(&o->keys, U32);
+        put_u32(&o->keys, (uint32_t)k->number);
+        break;
+    case 'f':
+        put_u32(&o->keys, F32);
+        fo_buf_append(&o->keys, &f, sizeof f);
+        break;
+    case 'b':
+        put_u32(&o->keys, BOOL);
+        fo_buf_putc(&o->keys, k->number != 0);
+        break;
+    default:
+        put_u32(&o->keys, STRING);
+        put_str(&o->keys, k->text);
+    }
+    o->n_keys++;
+}
+
+/* The spec's own version of a key, if it has one, wins. */
+static void key(struct out *o, const char *name, int kind, double number, const char *text) {
+    for (const struct odd_key *k = o->t->keys; k && k->key; k++)
+        if (strcmp(k->key, name) == 0) return;
+    put_key(o, &(struct odd_key){ name, kind, number, text });
+}
+
+/* Random blocks of a type without a quantiser: any bits are a valid block, as long as its half-precision scales are small and finite. */
+static void random_blocks(struct out *o, enum fo_dtype type, uint64_t n_blocks) {
+    const struct fo_dtype_info *d = fo_dtype_info(type);
+    unsigned char block[512];
+    need(d->block_bytes <= sizeof block, "block size");
+    uint16_t scale = fo_f32_to_f16(0.002f), min = fo_f32_to_f16(0.02f);
+    for (uint64_t i = 0; i < n_blocks; i++) {
+        for (int j = 0; j < d->block_bytes; j++) block[j] = (unsigned char)fo_rng_u64(&o->rng);
+        if (type == FO_Q6_K) {
+            memcpy(block + 208, &scale, 2);
+        } else { /* Q4_K, Q5_K: d, dmin first */
+            memcpy(block, &scale, 2);
+            memcpy(block + 2, &min, 2);
+        }
+        fo_buf_append(&o->data, block, d->block_bytes);
+    }
+}
+
+static void put_tensor(struct out *o, const char *name, enum fo_dtype type, int64_t ne0, int64_t ne1, const float *values, float mean, float spread) {
+    while (o->data.len % ALIGN) fo_buf_putc(&o->data, 0);
+    put_str(&o->dir, name);
+    put_u32(&o->dir, ne1 == 1 ? 1 : 2);
+    put_u64(&o->dir, (uint64_t)ne0);
+    if (ne1 != 1) put_u64(&o->dir, (uint64_t)ne1);
+    put_u32(&o->dir, type);
+    put_u64(&o->dir, o->data.len);
+    o->n_tensors++;
+
+    const struct fo_dtype_info *d = fo_dtype_info(type);
+    uint64_t n = (uint64_t)ne0 * (uint64_t)ne1, bytes = fo_dtype_bytes(type, n);
+    if (!d->from_f32) {
+        random_blocks(o, type, n / d->block);
+        return;
+    }
+    float *f = malloc(n * sizeof *f + 1);
+    void *packed = malloc(bytes + 1);
+    need(f && packed, "memory");
+    for (uint64_t i = 0; i < n; i++) f[i] = values ? values[i] : mean + spread * (float)(2 * fo_rng_unit(&o->rng) - 1);
+    d->from_f32(f, packed, n);
+    fo_buf_append(&o->data, packed, bytes);
+    free(f);
+    free(packed);
+}
+
+static void tensor(struct out *o, const char *name, enum fo_dtype type, int64_t ne0, int64_t ne1, float mean, float spread) {
+    for (const struct odd_tensor *t = o->t->tensors; t && t->name; t++)
+        if (strcmp(t->name, name) == 0) return;
+    put_tensor(o, name, type, ne0, ne1, NULL, mean, spread);
+}
+
+static void layer_tensor(struct out *o, uint32_t layer, const char *suffix, enum fo_dtype type, int64_t ne0, int64_t ne1, float mean, float spread) {
+    char name[64];
+    snprintf(name, sizeof name, "blk.%u.%s", layer, suffix);
+    tensor(o, name, type, ne0, ne1, mean, spread);
+}
+
+static uint32_t or_else(uint32_t v, uint32_t unset) {
+    return v ? v : unset;
+}
+
+void odd_write(const char *path, const struct odd *t) {
+    struct out o = { .t = t };
+    fo_buf_init(&o.keys, 1 << 20);
+    fo_buf_init(&o.dir, 1 << 20);
+    fo_buf_init(&o.data, 256 << 20);
+    fo_rng_seed(&o.rng, t->seed);
+    uint32_t layers = or_else(t->n_layer, 2), embd = or_else(t->n_embd, 256), ff = or_else(t->n_ff, 256), heads = or_else(t->n_head, 8),
+             kv = or_else(t->n_head_kv, 2), vocab = or_else(t->n_vocab, 96), hd = or_else(t->head_dim, embd / heads);
+
+    key(&o, "general.architecture", 's', 0, "llama");
+    key(&o, "general.name", 's', 0, "tiny");
+    key(&o, "llama.block_count", 'u', layers, NULL);
+    key(&o, "llama.context_length", 'u', or_else(t->n_ctx, 256), NULL);
+    key(&o, "llama.embedding_length", 'u', embd, NULL);
+    key(&o, "llama.feed_forward_length", 'u', ff, NULL);
+    key(&o, "llama.attention.head_count", 'u', heads, NULL);
+    key(&o, "llama.attention.head_count_kv", 'u', kv, NULL);
+    key(&o, "llama.attention.layer_norm_rms_epsilon", 'f', 1e-5, NULL);
+    if (t->head_dim) {
+        key(&o, "llama.attention.key_length", 'u', hd, NULL);
+        key(&o, "llama.attention.value_length", 'u', hd, NULL);
+    }
+    if (t->window) key(&o, "llama.attention.sliding_window", 'u', t->window, NULL);
+    for (const struct odd_key *k = t->keys; k && k->key; k++) put_key(&o, k);
+
+    float w = 0.12f;
+    tensor(&o, "token_embd.weight", t->type, embd, vocab, 0, 1);
+    for (uint32_t i = 0; i < layers; i++) {
+        layer_tensor(&o, i, "attn_norm.weight", FO_F32, embd, 1, 1, 0.2f);
+        layer_tensor(&o, i, "attn_q.weight", t->type, embd, heads * hd, 0, w);
+        layer_tensor(&o, i, "attn_k.weight", t->type, embd, kv * hd, 0, w);
+        layer_tensor(&o, i, "attn_v.weight", t->type, embd, kv * hd, 0, w);
+        layer_tensor(&o, i, "attn_output.weight", t->type, heads * hd, embd, 0, w);
+        layer_tensor(&o, i, "ffn_norm.weight", FO_F32, embd, 1, 1, 0.2f);
+        layer_tensor(&o, i, "ffn_gate.weight", t->type, embd, ff, 0, w);
+        layer_tensor(&o, i, "ffn_up.weight", t->type, embd, ff, 0, w);
+        layer_tensor(&o, i, "ffn_down.weight", t->type, ff, embd, 0, w);
+        if (!t->biases) continue;
+        layer_tensor(&o, i, "attn_q.bias", FO_F32, heads * hd, 1, 0, 0.5f);
+        layer_tensor(&o, i, "attn_k.bias", FO_F32, kv * hd, 1, 0, 0.5f);
+        layer_tensor(&o, i, "attn_v.bias", FO_F32, kv * hd, 1, 0, 0.5f);
+        layer_tensor(&o, i, "attn_output.bias", FO_F32, embd, 1, 0, 0.5f);
+        layer_tensor(&o, i, "ffn_gate.bias", FO_F32, ff, 1, 0, 0.5f);
+        layer_tensor(&o, i, "ffn_up.bias", FO_F32, ff, 1, 0, 0.5f);
+        layer_tensor(&o, i, "ffn_down.bias", FO_F32, embd, 1, 0, 0.5f);
+    }
+    tensor(&o, "output_norm.weight", FO_F32, embd, 1, 1, 0.2f);
+    if (t->untied) tensor(&o, "output.weight", t->type, embd, vocab, 0, w);
+    if (t->rope_freqs) put_tensor(&o, "rope_freqs.weight", FO_F32, hd / 2, 1, t->rope_freqs, 0, 0);
+    for (const struct odd_tensor *x = t->tensors; x && x->name; x++)
+        if (x->ne0) put_tensor(&o, x->name, (enum fo_dtype)x->type, x->ne0, x->ne1, NULL, 0, w);
+
+    FILE *f = fopen(path, "wb");
+    need(f, path);
+    struct fo_buf head;
+    fo_buf_init(&head, 1 << 21);
+    fo_buf_append(&head, "GGUF", 4);
+    put_u32(&head, 3);
+    put_u64(&head, o.n_tensors);
+    put_u64(&head, o.n_keys);
+    fo_buf_append(&head, o.keys.data, o.keys.len);
+    fo_buf_append(&head, o.dir.data, o.dir.len);
+    while (head.len % ALIGN) fo_buf_putc(&head, 0);
+    while (o.data.len % ALIGN) fo_buf_putc(&o.data, 0);
+    need(!head.failed && !o.data.failed && !o.dir.failed && !o.keys.failed, "memory");
+    bool ok = fwrite(head.data, 1, head.len, f) == head.len && fwrite(o.data.data, 1, o.data.len, f) == o.data.len;
+    need(fclose(f) == 0 && ok, path);
+    fo_buf_done(&head);
+    fo_buf_done(&o.keys);
+    fo_buf_done(&o.dir);
+    fo_buf_done(&o.data);
+}
+
+const char *odd_path(int n) {
+    static char names[8][256];
+    const char *dir = getenv("TMPDIR");
+    snprintf(names[n & 7], sizeof names[0], "%s/odd-%ld-%d.gguf", dir && *dir ? dir : "/tmp", (long)getpid(), n);
+    return names[n & 7];
+}

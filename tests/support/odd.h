@@ -1,0 +1,36 @@
+/* Llama-family GGUF files with every option of the family, as odd and as broken as wished: where the models of tiny.h are always good
+ * ones, these choose biases, windows, frequency divisors and head sizes, and replace or drop any key or tensor. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "foundry/dtype.h"
+
+struct odd_key {
+    const char *key;  /* replaces the key of that name, or is added; NULL ends the list */
+    int kind;         /* 'u' u32, 'f' f32, 's' string, 'b' bool, '-' leaves the key out */
+    double number;
+    const char *text;
+};
+struct odd_tensor {
+    const char *name; /* replaces the tensor of that name, or is added; NULL ends the list */
+    int64_t ne0, ne1; /* 0 = leaves the tensor out */
+    int type;         /* enum fo_dtype */
+};
+
+struct odd {
+    uint32_t n_layer, n_embd, n_ff, n_head, n_head_kv, n_vocab, n_ctx; /* 0 = 2, 256, 256, 8, 2, 96, 256 */
+    uint32_t head_dim;      /* 0 = n_embd / n_head, and no key_length key */
+    enum fo_dtype type;     /* of every matrix */
+    bool untied, biases;
+    uint32_t window;        /* 0 = no key */
+    const float *rope_freqs; /* [head_dim / 2], or NULL */
+    uint64_t seed;
+    const struct odd_key *keys;       /* or NULL */
+    const struct odd_tensor *tensors; /* or NULL */
+};
+
+/* Writes the file; fails the running test when it cannot. */
+void odd_write(const char *path, const struct odd *t);
+/* A path under the build folder that is this process's own: "odd-<pid>-<n>.gguf" in $TMPDIR or /tmp. Static storage of 8 names. */
+const char *odd_path(int n);
