@@ -37,8 +37,8 @@ struct cf_model {
     char *name;
     char **aliases;
     size_t n_aliases;
-    char *source_path;  /* as written; relative paths are relative to the manifest's folder (the daemon joins them) */
-    int64_t ctx_cap;    /* CF_AUTO */
+    char *source_path; /* as written; relative paths are relative to the manifest's folder (the daemon joins them) */
+    int64_t ctx_cap;   /* CF_AUTO */
     int64_t max_sessions, max_concurrent;
     int64_t queue_depth;
     uint64_t queue_timeout_ms;

@@ -15,9 +15,10 @@ enum { TEXT_BYTES = sizeof((struct fo_err){ 0 }.msg) };
 
 struct block {
     struct cf_finding findings[CF_MAX_FINDINGS];
-    unsigned order[CF_MAX_FINDINGS]; /* as added, to keep the sort stable */
+    unsigned order[CF_MAX_FINDINGS];         /* as added, to keep the sort stable */
     char texts[CF_MAX_FINDINGS][TEXT_BYTES]; /* by slot */
     unsigned n_added;
+    size_t last; /* when full: the finding that stands last in the text */
 };
 
 /* What may not reach a terminal as it is: controls, and what turns the direction of text or hides in it. */
@@ -51,9 +52,7 @@ void cf_report_add(struct cf_report *r, enum cf_class class, int line, int col, 
     size_t slot = r->n;
     if (slot == CF_MAX_FINDINGS) {
         r->cut = true;
-        slot = 0;
-        for (size_t i = 1; i < r->n; i++)
-            if (by_place(&b->findings[i], &b->findings[slot]) >= 0) slot = i;
+        slot = b->last;
         if (by_place(&f, &b->findings[slot]) >= 0) return;
     } else
         r->n++;
@@ -77,6 +76,10 @@ void cf_report_add(struct cf_report *r, enum cf_class class, int line, int col, 
     f.text = b->texts[slot];
     b->findings[slot] = f;
     b->order[slot] = b->n_added++;
+    if (r->n < CF_MAX_FINDINGS) return;
+    b->last = 0;
+    for (size_t i = 1; i < r->n; i++)
+        if (by_place(&b->findings[i], &b->findings[b->last]) >= 0) b->last = i;
 }
 
 /* Insertion sort: at most 100, and mostly in order already. A finding's text lives in its slot's array and moves by pointer. */
@@ -119,10 +122,10 @@ static int cells(uint32_t c) {
         uint32_t first, last;
         int cells;
     } rows[] = {
-        { 0x0300, 0x036F, 0 },   { 0x0483, 0x0489, 0 },   { 0x0591, 0x05BD, 0 },   { 0x064B, 0x065F, 0 },   { 0x1100, 0x115F, 2 },
-        { 0x20D0, 0x20FF, 0 },   { 0x2E80, 0x303E, 2 },   { 0x3041, 0xA4CF, 2 },   { 0xAC00, 0xD7A3, 2 },   { 0xF900, 0xFAFF, 2 },
-        { 0xFE00, 0xFE0F, 0 },   { 0xFE30, 0xFE6F, 2 },   { 0xFF00, 0xFF60, 2 },   { 0xFFE0, 0xFFE6, 2 },   { 0x1F300, 0x1FAFF, 2 },
-        { 0x20000, 0x3FFFD, 2 },
+        { 0x0300, 0x036F, 0 }, { 0x0483, 0x0489, 0 }, { 0x0591, 0x05BD, 0 },   { 0x064B, 0x065F, 0 },
+        { 0x1100, 0x115F, 2 }, { 0x20D0, 0x20FF, 0 }, { 0x2E80, 0x303E, 2 },   { 0x3041, 0xA4CF, 2 },
+        { 0xAC00, 0xD7A3, 2 }, { 0xF900, 0xFAFF, 2 }, { 0xFE00, 0xFE0F, 0 },   { 0xFE30, 0xFE6F, 2 },
+        { 0xFF00, 0xFF60, 2 }, { 0xFFE0, 0xFFE6, 2 }, { 0x1F300, 0x1FAFF, 2 }, { 0x20000, 0x3FFFD, 2 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (c >= rows[i].first && c <= rows[i].last) return rows[i].cells;

@@ -103,7 +103,7 @@ const char *cf_format_bound(enum cf_kind kind, double v, char out[32]) {
       times[] = { { 86400000, "d" }, { 3600000, "h" }, { 60000, "min" }, { 1000, "s" }, { 1, "ms" } };
     if (kind == CF_BYTES || kind == CF_MS) {
         uint64_t n = (uint64_t)v;
-        size_t i = n ? 0 : 4;
+        size_t i = n ? 0 : kind == CF_BYTES ? 4 : 3; /* nothing is written 0B and 0s */
         while (i < 4 && n % (kind == CF_BYTES ? sizes[i].factor : times[i].factor)) i++;
         snprintf(out, 32, "%llu%s", (unsigned long long)(n / (kind == CF_BYTES ? sizes[i].factor : times[i].factor)),
                  kind == CF_BYTES ? sizes[i].unit : times[i].unit);
@@ -142,11 +142,13 @@ static bool read_flag(const struct fault *f, union cf_value *ret) {
 static bool not_a_number(const struct fault *f, const char *what) {
     const char *s = f->n->text, *seen = cf_yaml11(s);
     size_t digits = run_of(s, "0123456789");
-    if (!f->n->plain && seen && strcmp(seen, "a number") == 0) return bad(f, CF_TYPE, "\"%s\" is a text; write %s without quotes", SHOWN(f), SHOWN(f));
+    if (!f->n->plain && seen && strcmp(seen, "a number") == 0)
+        return bad(f, CF_TYPE, "\"%s\" is a text; write %s without quotes", SHOWN(f), SHOWN(f));
     if (*s == '+' && seen) return bad(f, CF_TYPE, "write %s, without the '+'", SHOWN(f) + 1);
     if (digits && s[digits] == '\0') { /* so it begins with 0 */
         size_t zeros = run_of(s, "0");
-        return bad(f, CF_TYPE, "'%s': to some YAML readers a leading 0 means base 8; write %s", SHOWN(f), s + (zeros < digits ? zeros : digits - 1));
+        return bad(f, CF_TYPE, "'%s': to some YAML readers a leading 0 means base 8; write %s", SHOWN(f),
+                   s + (zeros < digits ? zeros : digits - 1));
     }
     if (s[run_of(s, "0123456789_,")] == '\0' && digits) {
         char plain[24];
@@ -203,7 +205,8 @@ static bool decimal(const char *s, const char *suffix, double *ret) {
 static bool read_number(const struct fault *f, union cf_value *ret) {
     double v;
     const char *s = f->n->text + (*f->n->text == '-');
-    if (f->n->plain && s[run_of(s, "0123456789.")] == '\0' && strlen(s) > 16) return bad(f, CF_RANGE, "%s has more than 15 digits", SHOWN(f));
+    if (f->n->plain && s[run_of(s, "0123456789.")] == '\0' && strlen(s) > 16)
+        return bad(f, CF_RANGE, "%s has more than 15 digits", SHOWN(f));
     if (!f->n->plain || !decimal(f->n->text, "", &v)) return not_a_number(f, "a number such as 0.7");
     if (!in_bounds(f, CF_NUMBER, v)) return false;
     ret->number = v;
@@ -224,15 +227,16 @@ static bool read_percent(const struct fault *f, union cf_value *ret) {
 static const char *near_unit(const char *unit, enum cf_kind kind) {
     static const struct {
         const char *seen, *meant;
-    } sizes[] = { { "b", "B" },     { "k", "KiB" },   { "kib", "KiB" }, { "ki", "KiB" },  { "kb", "KB" },   { "m", "MiB" }, { "mib", "MiB" },
-                  { "mi", "MiB" },  { "mb", "MB" },   { "g", "GiB" },   { "gib", "GiB" }, { "gi", "GiB" },  { "gb", "GB" }, { "t", "TiB" },
-                  { "tib", "TiB" }, { "ti", "TiB" },  { "tb", "TB" },   { NULL, NULL } },
-      times[] = { { "msec", "ms" }, { "millis", "ms" }, { "ms", "ms" },   { "s", "s" },      { "sec", "s" },      { "secs", "s" },
-                  { "second", "s" }, { "seconds", "s" }, { "m", "min" },   { "min", "min" },  { "mins", "min" },   { "minute", "min" },
-                  { "minutes", "min" }, { "h", "h" },    { "hr", "h" },    { "hour", "h" },   { "hours", "h" },    { "d", "d" },
-                  { "day", "d" },    { "days", "d" },    { NULL, NULL } };
+    } sizes[] = { { "b", "B" },     { "k", "KiB" },  { "kib", "KiB" }, { "ki", "KiB" }, { "kb", "KB" },   { "m", "MiB" },
+                  { "mib", "MiB" }, { "mi", "MiB" }, { "mb", "MB" },   { "g", "GiB" },  { "gib", "GiB" }, { "gi", "GiB" },
+                  { "gb", "GB" },   { "t", "TiB" },  { "tib", "TiB" }, { "ti", "TiB" }, { "tb", "TB" },   { NULL, NULL } },
+      times[] = { { "msec", "ms" },     { "millis", "ms" }, { "ms", "ms" }, { "s", "s" },     { "sec", "s" },    { "secs", "s" },
+                  { "second", "s" },    { "seconds", "s" }, { "m", "min" }, { "min", "min" }, { "mins", "min" }, { "minute", "min" },
+                  { "minutes", "min" }, { "h", "h" },       { "hr", "h" },  { "hour", "h" },  { "hours", "h" },  { "d", "d" },
+                  { "day", "d" },       { "days", "d" },    { NULL, NULL } };
     for (size_t i = 0; kind == CF_BYTES ? sizes[i].seen != NULL : times[i].seen != NULL; i++)
-        if (strcasecmp(unit, kind == CF_BYTES ? sizes[i].seen : times[i].seen) == 0) return kind == CF_BYTES ? sizes[i].meant : times[i].meant;
+        if (strcasecmp(unit, kind == CF_BYTES ? sizes[i].seen : times[i].seen) == 0)
+            return kind == CF_BYTES ? sizes[i].meant : times[i].meant;
     return NULL;
 }
 
@@ -247,13 +251,15 @@ static bool read_unit(const struct fault *f, enum cf_kind kind, union cf_value *
     const char *what = kind == CF_BYTES ? "a size" : "a time", *example = kind == CF_BYTES ? "32MiB" : "10s";
     size_t digits = run_of(s, "0123456789"), n = digits, space;
     if (digits && s[n] == '.') n += 1 + run_of(s + n + 1, "0123456789");
-    if (digits && s[n] == '\0') return bad(f, CF_TYPE, "%s needs a unit: '%s' alone means nothing; write it as in %s", what, SHOWN(f), example);
+    if (digits && s[n] == '\0')
+        return bad(f, CF_TYPE, "%s needs a unit: '%s' alone means nothing; write it as in %s", what, SHOWN(f), example);
     space = run_of(s + n, " ");
     const char *unit = digits ? near_unit(s + n + space, kind) : NULL;
     if (unit && (space || strcmp(unit, s + n) != 0))
         return bad(f, CF_TYPE, "'%s' is not %s; did you mean '%.*s%s'?", SHOWN(f), what, (int)(n < 24 ? n : 24), s, unit);
     if (unit) return bad(f, CF_RANGE, "%s is too large", SHOWN(f)); /* the number overflowed */
-    if (digits && base60(s)) return bad(f, CF_TYPE, "'%s' is a number in base 60 to some YAML readers; write it as in %s", SHOWN(f), example);
+    if (digits && base60(s))
+        return bad(f, CF_TYPE, "'%s' is a number in base 60 to some YAML readers; write it as in %s", SHOWN(f), example);
     return bad(f, CF_TYPE, "'%s' is not %s; write it as in %s", SHOWN(f), what, example);
 }
 
@@ -269,9 +275,17 @@ static bool read_text(const struct fault *f, union cf_value *ret) {
     if (f->n->len == 0) return bad(f, CF_RANGE, "an empty text is not allowed");
     if (f->n->len > MAX_TEXT) return bad(f, CF_RANGE, "a text of %u bytes; at most %d are allowed", f->n->len, MAX_TEXT);
     for (const char *s = f->n->text; *s; s++)
-        if ((unsigned char)*s < 0x20 || *s == 0x7F) return bad(f, CF_RANGE, "a text with a control character (0x%02X) is not allowed", (unsigned char)*s);
+        if ((unsigned char)*s < 0x20 || *s == 0x7F)
+            return bad(f, CF_RANGE, "a text with a control character (0x%02X) is not allowed", (unsigned char)*s);
     ret->text = f->n->text;
     return true;
+}
+
+static bool read_path(const struct fault *f, union cf_value *ret) {
+    const char *s = f->n->text;
+    if (s[0] == '~' && s[1] == '/') return bad(f, CF_RANGE, "'%s': '~' is not expanded here; write the whole path", SHOWN(f));
+    if (s[0] == '$') return bad(f, CF_RANGE, "'%s': variables are not expanded here; write the whole path", SHOWN(f));
+    return read_text(f, ret);
 }
 
 static bool read_name(const struct fault *f, union cf_value *ret) {
@@ -286,8 +300,8 @@ static bool read_name(const struct fault *f, union cf_value *ret) {
     uint32_t c = 0;
     if (s[n] == ' ') return bad(f, CF_RANGE, "'%s' holds a space; letters, digits and . _ : / - are allowed", SHOWN(f));
     if (s[n] && cf_utf8(s + n, f->n->len - n, &c) && c >= 0x20)
-        return bad(f, CF_RANGE, "'%s' holds '%.*s'; letters, digits and . _ : / - are allowed", SHOWN(f), (int)cf_utf8(s + n, f->n->len - n, &c),
-                   s + n);
+        return bad(f, CF_RANGE, "'%s' holds '%.*s'; letters, digits and . _ : / - are allowed", SHOWN(f),
+                   (int)cf_utf8(s + n, f->n->len - n, &c), s + n);
     if (s[n]) return bad(f, CF_RANGE, "a text with a control character (0x%02X) is not allowed", (unsigned char)s[n]);
     ret->text = s;
     return true;
@@ -334,8 +348,11 @@ static bool read_address(const struct fault *f, union cf_value *ret) {
     size_t digits = run_of(s, "0123456789");
     if (digits && s[digits] == '\0') return bad(f, CF_TYPE, "a port alone is no address; write \"127.0.0.1:%s\"", SHOWN(f));
     if (*s == ':' && s[1] != ':') return bad(f, CF_TYPE, "'%s' has no host; write \"127.0.0.1%s\"", SHOWN(f), SHOWN(f));
-    if (strncasecmp(s, "localhost", 9) == 0) return bad(f, CF_TYPE, "addresses are numbers: write \"127.0.0.1%s\"", s[9] == ':' ? s + 9 : ":8080");
-    if (*s == '*') return bad(f, CF_TYPE, "addresses are numbers: every address of the machine is \"0.0.0.0%s\"", strchr(s, ':') ? strchr(s, ':') : ":8080");
+    if (strncasecmp(s, "localhost", 9) == 0)
+        return bad(f, CF_TYPE, "addresses are numbers: write \"127.0.0.1%s\"", s[9] == ':' ? s + 9 : ":8080");
+    if (*s == '*')
+        return bad(f, CF_TYPE, "addresses are numbers: every address of the machine is \"0.0.0.0%s\"",
+                   strchr(s, ':') ? strchr(s, ':') : ":8080");
     if (strstr(s, "://")) return bad(f, CF_TYPE, "'%s' is a URL; an address is as in \"127.0.0.1:8080\"", SHOWN(f));
     const char *first = strchr(s, ':'), *last = strrchr(s, ':');
     if (!first) return bad(f, CF_TYPE, "'%s' has no port; write \"%s:8080\"", SHOWN(f), SHOWN(f));
@@ -379,7 +396,8 @@ static bool read_choice(const struct fault *f, union cf_value *ret) {
         }
         w += n + (w[n] == '|');
     }
-    if (near) return bad(f, CF_RANGE, "'%s' is not one of %s; did you mean '%.*s'?", SHOWN(f), listed(f->k->words, words), (int)near_len, near);
+    if (near)
+        return bad(f, CF_RANGE, "'%s' is not one of %s; did you mean '%.*s'?", SHOWN(f), listed(f->k->words, words), (int)near_len, near);
     return bad(f, CF_RANGE, "'%s' is not one of %s", SHOWN(f), listed(f->k->words, words));
 }
 
@@ -394,16 +412,28 @@ bool cf_scalar_read(const struct cf_key *k, enum cf_kind kind, const struct cf_n
         return true;
     }
     switch (kind) {
-    case CF_FLAG: return read_flag(&f, ret);
-    case CF_COUNT: return read_count(&f, ret);
-    case CF_NUMBER: return read_number(&f, ret);
+    case CF_FLAG:
+        return read_flag(&f, ret);
+    case CF_COUNT:
+        return read_count(&f, ret);
+    case CF_NUMBER:
+        return read_number(&f, ret);
     case CF_BYTES:
-    case CF_MS: return read_unit(&f, kind, ret);
-    case CF_PERCENT: return read_percent(&f, ret);
-    case CF_TEXT: return read_text(&f, ret);
-    case CF_NAME: return read_name(&f, ret);
-    case CF_ADDRESS: return read_address(&f, ret);
-    case CF_CHOICE: return read_choice(&f, ret);
-    default: return bad(&f, CF_TYPE, "is not written as one value"); /* groups and lists never come here: schema.c reads them */
+    case CF_MS:
+        return read_unit(&f, kind, ret);
+    case CF_PERCENT:
+        return read_percent(&f, ret);
+    case CF_TEXT:
+        return read_text(&f, ret);
+    case CF_PATH:
+        return read_path(&f, ret);
+    case CF_NAME:
+        return read_name(&f, ret);
+    case CF_ADDRESS:
+        return read_address(&f, ret);
+    case CF_CHOICE:
+        return read_choice(&f, ret);
+    default:
+        return bad(&f, CF_TYPE, "is not written as one value"); /* groups and lists never come here: schema.c reads them */
     }
 }

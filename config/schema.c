@@ -35,7 +35,8 @@ int cf_distance(const char *a, const char *b, int most) {
         for (int j = 1; j <= nb; j++) {
             int same = fold(a[i - 1]) == fold(b[j - 1]);
             d[2][j] = least(least(d[1][j] + 1, d[2][j - 1] + 1), d[1][j - 1] + !same);
-            if (i > 1 && j > 1 && fold(a[i - 1]) == fold(b[j - 2]) && fold(a[i - 2]) == fold(b[j - 1])) d[2][j] = least(d[2][j], d[0][j - 2] + 1);
+            if (i > 1 && j > 1 && fold(a[i - 1]) == fold(b[j - 2]) && fold(a[i - 2]) == fold(b[j - 1]))
+                d[2][j] = least(d[2][j], d[0][j - 2] + 1);
         }
         memcpy(d[0], d[1], sizeof d[0]);
         memcpy(d[1], d[2], sizeof d[1]);
@@ -100,11 +101,11 @@ static const struct cf_key *unknown(const struct cf_schema *s, const struct cf_k
         cf_report_add(s->rep, CF_UNKNOWN_KEY, key->line, key->col, key->width,
                       "merge keys ('<<') are not used here; what models share belongs in 'defaults'");
     else if (near)
-        cf_report_add(s->rep, CF_UNKNOWN_KEY, key->line, key->col, key->width, "'%s': no such key in %s; did you mean '%s'?", shown, keys->in,
-                      near->name);
+        cf_report_add(s->rep, CF_UNKNOWN_KEY, key->line, key->col, key->width, "'%s': no such key in %s; did you mean '%s'?", shown,
+                      keys->in, near->name);
     else if (other)
-        cf_report_add(s->rep, CF_UNKNOWN_KEY, key->line, key->col, key->width, "'%s': no such key in %s; '%s' belongs in %s", shown, keys->in,
-                      row->name, other->in);
+        cf_report_add(s->rep, CF_UNKNOWN_KEY, key->line, key->col, key->width, "'%s': no such key in %s; '%s' belongs in %s", shown,
+                      keys->in, row->name, other->in);
     else
         cf_report_add(s->rep, CF_UNKNOWN_KEY, key->line, key->col, key->width, "'%s': no such key in %s", shown, keys->in);
     return near;
@@ -117,13 +118,23 @@ static int no_memory(const struct cf_schema *s) {
 
 static int store(const struct cf_schema *s, enum cf_kind kind, const union cf_value *v, void *at) {
     switch (kind) {
-    case CF_FLAG: *(bool *)at = v->flag; break;
-    case CF_COUNT: *(int64_t *)at = v->count; break;
+    case CF_FLAG:
+        *(bool *)at = v->flag;
+        break;
+    case CF_COUNT:
+        *(int64_t *)at = v->count;
+        break;
     case CF_NUMBER:
-    case CF_PERCENT: *(double *)at = v->number; break;
+    case CF_PERCENT:
+        *(double *)at = v->number;
+        break;
     case CF_BYTES:
-    case CF_MS: *(uint64_t *)at = v->bytes; break;
-    case CF_CHOICE: *(int *)at = v->choice; break;
+    case CF_MS:
+        *(uint64_t *)at = v->bytes;
+        break;
+    case CF_CHOICE:
+        *(int *)at = v->choice;
+        break;
     default: {
         char *copy = v->text ? fo_region_strndup(s->region, v->text, strlen(v->text)) : NULL;
         if (v->text && !copy) return no_memory(s);
@@ -137,7 +148,9 @@ static size_t size_of(const struct cf_key *list) {
     return list->each == CF_GROUP ? list->keys->size : sizeof(char *);
 }
 
-static const char *const wanted[CF_N_KINDS] = { [CF_GROUP] = "a mapping ('key: value' lines)", [CF_LIST] = "a list ([ a, b ], or lines with '- ')" };
+static const char *const wanted[CF_N_KINDS] = {
+    [CF_GROUP] = "a mapping ('key: value' lines)", [CF_LIST] = "a list ([ a, b ], or lines with '- ')"
+};
 static const char *const got[] = { [CF_NODE_SCALAR] = "one value", [CF_NODE_LIST] = "a list", [CF_NODE_MAP] = "a mapping" };
 
 /* Whether the node has the shape that `kind` needs; else a finding. */
@@ -147,15 +160,17 @@ static bool shaped(const struct cf_schema *s, const struct cf_key *k, enum cf_ki
     if (n->kind == CF_NODE_BAD) return false;
     if (seen && strcmp(seen, "no value") == 0) {
         const struct cf_node *at = n->key ? n->key : n;
-        cf_report_add(s->rep, CF_TYPE, at->line, at->col, at->width, "'%s' has %s%s", k->name, n->key ? "no value" : "an entry without a value",
-                      kind == CF_LIST ? "; an empty list is []" : "");
+        cf_report_add(s->rep, CF_TYPE, at->line, at->col, at->width, "'%s' has %s%s", k->name,
+                      n->key ? "no value" : "an entry without a value", kind == CF_LIST ? "; an empty list is []" : "");
         return false;
     }
     if (n->kind == need) return true;
     bool entry = !n->key; /* of a list */
     cf_report_add(s->rep, CF_TYPE, n->line, n->col, n->width, "'%s' %s%s, not %s%s", k->name, entry ? "(each entry) must be " : "must be ",
-                  wanted[kind] ? wanted[kind] : entry ? "one text" : "one value", got[n->kind],
-                  need == CF_NODE_SCALAR && entry ? "; a text with ':' or '[' in it needs quotes" : "");
+                  wanted[kind] ? wanted[kind]
+                  : entry      ? "one text"
+                               : "one value",
+                  got[n->kind], need == CF_NODE_SCALAR && entry ? "; a text with ':' or '[' in it needs quotes" : "");
     return false;
 }
 
@@ -164,6 +179,8 @@ static int read_list(const struct cf_schema *s, const struct cf_key *k, const st
         cf_report_add(s->rep, CF_RANGE, list->line, list->col, 1, "'%s': %u entries; at most %.0f are allowed", k->name, list->n, k->max);
         return FO_OK;
     }
+    if ((double)list->n < k->min && s->whole)
+        cf_report_add(s->rep, CF_RANGE, list->line, list->col, 1, "'%s': no entries; at least %.0f is needed", k->name, k->min);
     size_t size = size_of(k), i = 0;
     unsigned char *items = list->n ? fo_region_array(s->region, list->n, size) : NULL;
     if (list->n && !items) return no_memory(s);
@@ -262,18 +279,27 @@ int cf_schema_defaults(const struct cf_keys *keys, void *object, struct fo_regio
 /* --- what a row accepts, for pages ------------------------------------------------------------------------------------------ */
 static void bounds(const struct cf_key *k, enum cf_kind kind, struct fo_buf *out) {
     char lo[32], hi[32];
-    fo_buf_printf(out, k->above_min ? ", more than %s" : ", %s", cf_format_bound(kind, k->min, lo));
-    fo_buf_printf(out, k->below_max ? ", less than %s" : k->above_min ? ", at most %s" : " to %s", cf_format_bound(kind, k->max, hi));
+    cf_format_bound(kind, k->min, lo);
+    cf_format_bound(kind, k->max, hi);
+    if (k->above_min || k->below_max)
+        fo_buf_printf(out, ", %s %s and %s %s", k->above_min ? "more than" : "at least", lo, k->below_max ? "less than" : "at most", hi);
+    else if (strcmp(lo, hi) == 0)
+        fo_buf_printf(out, ": %s", lo);
+    else
+        fo_buf_printf(out, ", %s to %s", lo, hi);
 }
 
 void cf_key_accepts(const struct cf_key *k, struct fo_buf *out) {
-    static const char *const one[CF_N_KINDS] = { "true or false", "a whole number", "a number", "a size", "a time", "a share", "a text", "a name", "an address",
-                                                 "one of ", "keys of its own", "a list" };
-    static const char *const many[CF_N_KINDS] = { [CF_TEXT] = "a list of texts", [CF_NAME] = "a list of names", [CF_ADDRESS] = "a list of addresses",
-                                                  [CF_GROUP] = "a list of mappings", [CF_LIST] = "a list of lists of names" };
+    static const char *const one[CF_N_KINDS] = { "true or false", "a whole number",  "a number", "a size", "a time",
+                                                 "a share",       "a text",          "a path",   "a name", "an address",
+                                                 "one of ",       "keys of its own", "a list" };
+    static const char *const many[CF_N_KINDS] = {
+        [CF_TEXT] = "a list of texts",        [CF_PATH] = "a list of paths",     [CF_NAME] = "a list of names",
+        [CF_ADDRESS] = "a list of addresses", [CF_GROUP] = "a list of mappings", [CF_LIST] = "a list of lists of names"
+    };
     if (k->kind == CF_LIST) {
         fo_buf_puts(out, many[k->each]);
-        if (k->max > 0) fo_buf_printf(out, ", at most %.0f", k->max);
+        fo_buf_printf(out, ", at most %.0f", k->max);
         return;
     }
     fo_buf_puts(out, one[k->kind]);

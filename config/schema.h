@@ -21,6 +21,7 @@ enum cf_kind {
     CF_MS,      /* uint64_t: 10s, in milliseconds */
     CF_PERCENT, /* double: 80% is 80 */
     CF_TEXT,    /* char *: any text */
+    CF_PATH,    /* char *: a text; '~' and variables are not expanded, so they are refused */
     CF_NAME,    /* char *: [A-Za-z0-9][A-Za-z0-9._:/-]*, at most 128 */
     CF_ADDRESS, /* char *: 127.0.0.1:8080, [::1]:8080 */
     CF_CHOICE,  /* int: index in `words` */
@@ -33,7 +34,7 @@ enum cf_kind {
 enum cf_change { CF_LIVE, CF_DRAIN, CF_RELOAD };
 
 struct cf_keys {
-    const char *in; /* "a model", "'server'": completes "no such key in ..." */
+    const char *in;            /* "a model", "'server'": completes "no such key in ..." */
     const struct cf_key *rows; /* [n] */
     size_t n;
     size_t size; /* bytes of one object: elements of lists */
@@ -45,26 +46,26 @@ struct cf_key {
     bool stored; /* `at` is meant; else the value is checked and dropped */
     bool autos;  /* also accepts auto: CF_AUTO in a count, NULL in a text */
     bool must;
-    bool later;             /* known, not honoured by this version */
-    bool above_min;         /* the minimum itself is not allowed */
-    bool below_max;         /* the maximum itself is not allowed */
-    enum cf_kind each;      /* of a list */
+    bool later;        /* known, not honoured by this version */
+    bool above_min;    /* the minimum itself is not allowed */
+    bool below_max;    /* the maximum itself is not allowed */
+    enum cf_kind each; /* of a list */
     enum cf_change change;
-    size_t at, count;       /* offsets */
-    size_t has;             /* with has_flag: offset of a bool that tells whether the key was written */
+    size_t at, count; /* offsets */
+    size_t has;       /* with has_flag: offset of a bool that tells whether the key was written */
     bool has_flag;
-    size_t from;            /* with has_from, of a list of groups: offset of an object that each element starts as */
+    size_t from; /* with has_from, of a list of groups: offset of an object that each element starts as */
     bool has_from;
-    double min, max;        /* numbers; for a list its most elements is max */
-    const char *def;        /* as people write it; NULL = none, or what `help` says */
-    const char *words;      /* choices, or examples: "a|b|c" */
-    const char *only;       /* the one choice that this version honours */
-    const char *also;       /* what the same thing is called elsewhere, space separated: for did-you-mean */
+    double min, max;            /* numbers; of a list: how many elements */
+    const char *def;            /* as people write it; NULL = none, or what `help` says */
+    const char *words;          /* choices, or examples: "a|b|c" */
+    const char *only;           /* the one choice that this version honours */
+    const char *also;           /* what the same thing is called elsewhere, space separated: for did-you-mean */
     const struct cf_keys *keys; /* of a group, or of a list's elements */
-    const char *help;       /* one sentence or two, markdown */
+    const char *help;           /* one sentence or two, markdown */
 };
 
-#define CF_AT(type, field) .stored = true, .at = offsetof(type, field)
+#define CF_AT(type, field)  .stored = true, .at = offsetof(type, field)
 #define CF_HAS(type, field) .has_flag = true, .has = offsetof(type, field)
 
 /* Writes the defaults of `keys` and of its groups into `object`. FO_ENOMEM. */

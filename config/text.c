@@ -22,12 +22,20 @@ size_t cf_utf8(const char *s, size_t n, uint32_t *ret_c) {
 }
 
 size_t cf_line_break(const char *s, size_t n) {
+    const unsigned char *u = (const unsigned char *)s;
     if (n == 0) return 0;
-    if (s[0] == '\n') return 1;
-    if (s[0] == '\r') return n > 1 && s[1] == '\n' ? 2 : 1;
-    if (n > 1 && memcmp(s, "\xC2\x85", 2) == 0) return 2;
-    if (n > 2 && (memcmp(s, "\xE2\x80\xA8", 3) == 0 || memcmp(s, "\xE2\x80\xA9", 3) == 0)) return 3;
-    return 0;
+    switch (u[0]) {
+    case '\n':
+        return 1;
+    case '\r':
+        return n > 1 && u[1] == '\n' ? 2 : 1;
+    case 0xC2:
+        return n > 1 && u[1] == 0x85 ? 2 : 0;
+    case 0xE2:
+        return n > 2 && u[1] == 0x80 && (u[2] == 0xA8 || u[2] == 0xA9) ? 3 : 0;
+    default:
+        return 0;
+    }
 }
 
 size_t cf_bom(const char *s, size_t n) {

@@ -91,7 +91,8 @@ static int add(struct reader *r, const yaml_event_t *ev, enum cf_node_kind kind,
     n->line = (int)ev->start_mark.line + 1;
     n->col = (int)ev->start_mark.column + 1;
     n->width = 1;
-    if (kind != CF_NODE_LIST && kind != CF_NODE_MAP && ev->end_mark.line == ev->start_mark.line && ev->end_mark.column > ev->start_mark.column)
+    if (kind != CF_NODE_LIST && kind != CF_NODE_MAP && ev->end_mark.line == ev->start_mark.line &&
+        ev->end_mark.column > ev->start_mark.column)
         n->width = (int)(ev->end_mark.column - ev->start_mark.column);
     struct level *up = r->depth ? &r->stack[r->depth - 1] : NULL;
     if (!up)
@@ -146,7 +147,8 @@ static int take(struct reader *r, const yaml_event_t *ev) {
     struct cf_node *n;
     switch (ev->type) {
     case YAML_DOCUMENT_START_EVENT:
-        if (ev->data.document_start.version_directive || ev->data.document_start.tag_directives.start != ev->data.document_start.tag_directives.end)
+        if (ev->data.document_start.version_directive ||
+            ev->data.document_start.tag_directives.start != ev->data.document_start.tag_directives.end)
             report(r, ev->start_mark, 1, "directives ('%YAML', '%TAG') are not used here; remove the line");
         if (++r->n_documents > 1) {
             report(r, ev->start_mark, 3, "a second document: a manifest is one; remove the '---' or use another file");
@@ -160,7 +162,8 @@ static int take(struct reader *r, const yaml_event_t *ev) {
         report(r, ev->start_mark, (int)(ev->end_mark.column - ev->start_mark.column),
                "aliases ('*name') are not used here; write the value itself (a text that starts with '*' needs quotes)");
         return add(r, ev, CF_NODE_BAD, &n);
-    case YAML_SCALAR_EVENT: return scalar(r, ev);
+    case YAML_SCALAR_EVENT:
+        return scalar(r, ev);
     case YAML_SEQUENCE_START_EVENT:
         refuse_properties(r, ev, ev->data.sequence_start.anchor, ev->data.sequence_start.tag);
         return open_level(r, ev, CF_NODE_LIST);
@@ -168,8 +171,11 @@ static int take(struct reader *r, const yaml_event_t *ev) {
         refuse_properties(r, ev, ev->data.mapping_start.anchor, ev->data.mapping_start.tag);
         return open_level(r, ev, CF_NODE_MAP);
     case YAML_SEQUENCE_END_EVENT:
-    case YAML_MAPPING_END_EVENT: r->depth--; return FO_OK;
-    default: return FO_OK; /* stream start, document end */
+    case YAML_MAPPING_END_EVENT:
+        r->depth--;
+        return FO_OK;
+    default:
+        return FO_OK; /* stream start, document end */
     }
 }
 
@@ -230,7 +236,8 @@ int cf_yaml_read(const char *text, size_t len, struct fo_region *region, struct 
     struct reader r = { .region = region, .rep = rep, .e = e, .text = text, .len = len };
     if (len > CF_MAX_TEXT_BYTES) {
         cf_report_add(rep, CF_SYNTAX, 1, 1, 1, "the manifest has %zu bytes; at most %d are read", len, CF_MAX_TEXT_BYTES);
-        return fo_fail_need(e, FO_ELIMIT, len, CF_MAX_TEXT_BYTES, "the manifest has %zu bytes; at most %d are read", len, CF_MAX_TEXT_BYTES);
+        return fo_fail_need(e, FO_ELIMIT, len, CF_MAX_TEXT_BYTES, "the manifest has %zu bytes; at most %d are read", len,
+                            CF_MAX_TEXT_BYTES);
     }
     if (!check_characters(&r)) {
         *ret_root = NULL;

@@ -17,12 +17,12 @@ enum cf_node_kind { CF_NODE_BAD, CF_NODE_SCALAR, CF_NODE_LIST, CF_NODE_MAP }; /*
 
 struct cf_node {
     enum cf_node_kind kind;
-    bool plain;           /* a scalar without quotes */
-    int line, col, width; /* from 1; characters; width of containers is 1 */
-    uint32_t len;         /* of text */
-    uint32_t n;           /* children */
-    const char *text;     /* scalar: NUL-terminated UTF-8 without NUL inside */
-    struct cf_node *key;  /* in a map: the key of this value */
+    bool plain;                   /* a scalar without quotes */
+    int line, col, width;         /* from 1; characters; width of containers is 1 */
+    uint32_t len;                 /* of text */
+    uint32_t n;                   /* children */
+    const char *text;             /* scalar: NUL-terminated UTF-8 without NUL inside */
+    struct cf_node *key;          /* in a map: the key of this value */
     struct cf_node *first, *next; /* children, siblings */
 };
 

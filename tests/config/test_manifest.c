@@ -200,7 +200,19 @@ static void an_unwritten_max_concurrent_follows_a_lower_max_sessions(void **stat
 
 static void a_typed_value_survives_quoting(void **state) {
     (void)state;
-    static const char *const texts[] = { "a b", "\"x\\y'", "yes", "010", "# no comment", "&a *b !c", "tab\there", "\xC2\x85\xE2\x80\xA8\xEF\xBB\xBF", "日本 \xF0\x9F\x98\x80", "\x7F\xC2\x9F", "a: b", "- x", "1.10" };
+    static const char *const texts[] = { "a b",
+                                         "\"x\\y'",
+                                         "yes",
+                                         "010",
+                                         "# no comment",
+                                         "&a *b !c",
+                                         "tab\there",
+                                         "\xC2\x85\xE2\x80\xA8\xEF\xBB\xBF",
+                                         "日本 \xF0\x9F\x98\x80",
+                                         "\x7F\xC2\x9F",
+                                         "a: b",
+                                         "- x",
+                                         "1.10" };
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct fo_buf b;
         fo_buf_init(&b, 1 << 12);
@@ -254,7 +266,8 @@ static void accepts_the_demo(void **state) {
 static void survives_each_failing_allocation(void **state) {
     (void)state;
     static const char *const texts[] = {
-        "version: 1\nserver: { listen: [ \"127.0.0.1:1\" ] }\nmodels:\n- { name: a, aliases: [ b, c ], source: { path: p }, chat_template: t }\n",
+        "version: 1\nserver: { listen: [ \"127.0.0.1:1\" ] }\nmodels:\n- { name: a, aliases: [ b, c ], source: { path: p }, chat_template: "
+        "t }\n",
         "version: 1\nmodles: 3\nmodels:\n- { name: a, aliases: [ a ], ctx_kap: 3 }\n",
     };
     for (size_t i = 0; i < 2; i++)

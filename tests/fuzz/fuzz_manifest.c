@@ -1,0 +1,31 @@
+/* Any bytes as a manifest: parsed, every finding drawn, the invariants checked that every caller relies on. */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+
+#include "config/manifest.h"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
+    struct cf_manifest *m = NULL;
+    struct cf_report rep;
+    struct fo_err e;
+    const char *text = (const char *)data;
+    int rc = cf_manifest_parse(text, size, &m, &rep, &e);
+    if ((rc == FO_OK) != (m != NULL) || (rc == FO_OK) != (rep.n == 0)) abort();
+    for (size_t i = 0; i < rep.n; i++) {
+        const struct cf_finding *f = &rep.findings[i];
+        if (f->line < 1 || f->col < 1 || f->width < 1) abort();
+        char *s = cf_finding_format(f, "m.yaml", text, size);
+        if (!s) abort();
+        free(s);
+    }
+    for (size_t i = 0; m && i < m->n_models; i++) {
+        const struct cf_model *x = &m->models[i];
+        if (!x->name || !x->source_path || x->max_concurrent > x->max_sessions || x->max_concurrent < 1) abort();
+    }
+    cf_manifest_free(m);
+    cf_report_done(&rep);
+    return 0;
+}
