@@ -83,18 +83,17 @@ INLINE __m256i sums4(__m256i q) {
 }
 
 static void quant_q8_0(const float *x, int64_t k, struct fo_act_q8_0 out) {
-    int64_t padded = fo_act_padded(k);
     for (int64_t b = 0; b < k / 32; b++, x += 32) {
         __m256i m = _mm256_max_epi32(_mm256_max_epi32(magnitudes(x), magnitudes(x + 8)), _mm256_max_epi32(magnitudes(x + 16), magnitudes(x + 24)));
         float inv, d = fo_act_scale(largest(m), &inv);
         __m256i q = inv != 0.0f ? round32(x, inv) : _mm256_setzero_si256();
         _mm256_storeu_si256((__m256i *)(void *)(out.q + b * 32), q);
+        _mm_storeu_si128((__m128i *)(void *)(out.p + b / 2 * 64 + b % 2 * 16), _mm256_castsi256_si128(q));
+        _mm_storeu_si128((__m128i *)(void *)(out.p + b / 2 * 64 + b % 2 * 16 + 32), _mm256_extracti128_si256(q, 1));
         out.d[b] = d;
         out.s[b] = d * (float)fold_int(sums4(q));
     }
-    memset(out.q + k, 0, (size_t)(padded - k));
-    memset(out.d + k / 32, 0, (size_t)(padded - k) / 32 * sizeof *out.d);
-    memset(out.s + k / 32, 0, (size_t)(padded - k) / 32 * sizeof *out.s);
+    fo_act_pad(out, k);
 }
 
 static void quant_q8_k(const float *x, int64_t k, struct fo_act_q8_k out) {
@@ -173,82 +172,156 @@ DOT_SLOT(dot_bf16, dot_floats, BF16)
 
 /* --- blocks of 32 -------------------------------------------------------------------------------------------------------------- */
 
-enum legacy_kind { Q4_0, Q4_1, Q8_0 };
-
-/* The halves at p + off[i], as floats. Eight inserts, one conversion: cheaper than a conversion and a broadcast a block. */
-INLINE __m256 halves_at(const unsigned char *p, const int *off) {
-#define HALF(i) (*(const short *)(const void *)(p + off[i]))
+/* Scales of eight blocks `size` bytes apart, as floats in the order of the blocks. A last group of fewer takes the missing ones from its
+ * last block, so that nothing past the row is read; the activations' padding, 0, cancels them. */
+INLINE __m256 scales8(const unsigned char *p, const int size, const int n) {
+#define HALF(i) (*(const short *)(const void *)(p + ((i) < n ? (i) : n - 1) * size))
     return _mm256_cvtph_ps(_mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7)));
 #undef HALF
 }
 
-/* Eight blocks share a vector of scales times the activations' scales, which goes through memory, where a block finds its own by a
- * broadcasting load. The offset of the quants (-8) or the min is one product with d * sum(q) of the activations. Blocks alternate between two
- * accumulators. A last group of fewer blocks takes its missing scales from its last block (nothing past the row is read); the
- * activations' padding, 0, cancels them. */
-INLINE void dot_legacy(const enum legacy_kind kind, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t,
-                       float *y, size_t y_stride, const int T) {
-    const int size = kind == Q4_0 ? 18 : kind == Q4_1 ? 20 : 34, at = kind == Q4_1 ? 4 : 2;
+/* The same for scales and mins that lie together (Q4_1): half as many inserts. */
+INLINE void scales_mins8(const unsigned char *p, const int n, __m256 *ret_d, __m256 *ret_m) {
+#define BOTH(i) (*(const int *)(const void *)(p + ((i) < n ? (i) : n - 1) * (int)sizeof(struct fo_block_q4_1)))
+    const __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    __m128i a = _mm_shuffle_epi8(_mm_setr_epi32(BOTH(0), BOTH(1), BOTH(2), BOTH(3)), apart);
+    __m128i b = _mm_shuffle_epi8(_mm_setr_epi32(BOTH(4), BOTH(5), BOTH(6), BOTH(7)), apart);
+    *ret_d = _mm256_cvtph_ps(_mm_unpacklo_epi64(a, b));
+    *ret_m = _mm256_cvtph_ps(_mm_unpackhi_epi64(a, b));
+#undef BOTH
+}
+
+/* Q4_0 and Q4_1, eight blocks at a time. Two blocks of weights fill a register, whose low and high nibbles meet the paired activations.
+ * All sums stay in 16 bits, at most 16 * 15 * 127 = 30480, while they are folded until each block has one pair of words left:
+ *
+ *     pair 01: 0 0 0 0 0 0 0 0 | 1 1 1 1 1 1 1 1      with 23:  0 0 0 0 2 2 2 2 | 1 1 1 1 3 3 3 3      with 4567:  0 0 2 2 4 4 6 6 | 1 1 3 3 5 5 7 7
+ *
+ * One vpmaddwd then leaves one integer a block, and the eight take one conversion and one product with their scales. The offset of the
+ * quants (-8) or the min is one product with the activations' s. A last group of fewer blocks has zeros for the pairs that are missing. */
+INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
+                        size_t y_stride, const int T) {
+    const int size = mins ? sizeof(struct fo_block_q4_1) : sizeof(struct fo_block_q4_0), at = mins ? 4 : 2;
     const int n_blocks = (int)(a->k / 32), rest = n_blocks % 8;
-    const int off[8] = { 0, size, 2 * size, 3 * size, 4 * size, 5 * size, 6 * size, 7 * size };
-    int off_rest[8];
-    for (int i = 0; i < 8; i++) off_rest[i] = (i < rest || !rest ? i : rest - 1) * size;
-    const __m256i low = _mm256_set1_epi8(15), shifts = _mm256_setr_epi64x(0, 0, 4, 4), one = _mm256_set1_epi16(1);
+    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1), order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
     const __m256 minus_8 = _mm256_set1_ps(-8);
+    struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);
+    struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
+    for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
+        const unsigned char *p = w;
+        __m256 d, m;
+#define ZERO(n) __m256 f##n = _mm256_setzero_ps(), g##n = f##n;
+/* Blocks i and i + 1 of the group; `last` is the second's number, i itself when there is none. */
+#define PAIR(i, last)                                                                                                                    \
+    {                                                                                                                                    \
+        __m256i v = _mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)(p + (i)*size + at))), \
+                                            _mm_loadu_si128((const __m128i *)(const void *)(p + (last)*size + at)), 1);                  \
+        __m256i lo = _mm256_and_si256(v, low), hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);                                      \
+        MAC(0, i) MAC(1, i) MAC(2, i) MAC(3, i)                                                                                          \
+    }
+#define MAC(n, i)                                                                                                                        \
+    if (n < T)                                                                                                                           \
+        v##n##_##i = _mm256_add_epi16(_mm256_maddubs_epi16(lo, load(x##n.p + b * 32 + (i)*32)),                                          \
+                                      _mm256_maddubs_epi16(hi, load(x##n.p + b * 32 + (i)*32 + 32)));
+#define SUMS(n) __m256i v##n##_0 = _mm256_setzero_si256(), v##n##_2 = v##n##_0, v##n##_4 = v##n##_0, v##n##_6 = v##n##_0;
+#define FOLD(n)                                                                                                                          \
+    if (n < T) {                                                                                                                         \
+        __m256i u = _mm256_add_epi16(_mm256_unpacklo_epi64(v##n##_0, v##n##_2), _mm256_unpackhi_epi64(v##n##_0, v##n##_2));              \
+        __m256i v = _mm256_add_epi16(_mm256_unpacklo_epi64(v##n##_4, v##n##_6), _mm256_unpackhi_epi64(v##n##_4, v##n##_6));              \
+        __m256 even = _mm256_shuffle_ps(_mm256_castsi256_ps(u), _mm256_castsi256_ps(v), 0x88);                                           \
+        __m256 odd = _mm256_shuffle_ps(_mm256_castsi256_ps(u), _mm256_castsi256_ps(v), 0xDD);                                            \
+        __m256i s = _mm256_madd_epi16(_mm256_add_epi16(_mm256_castps_si256(even), _mm256_castps_si256(odd)), one);                       \
+        __m256 by = _mm256_permutevar8x32_ps(_mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), order);                                      \
+        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), by, f##n);                                                                         \
+        g##n = _mm256_fmadd_ps(m, _mm256_loadu_ps(x##n.s + b), g##n);                                                                    \
+    }
+#define SCALES(n_left)                                                                                                                   \
+    if (mins)                                                                                                                            \
+        scales_mins8(p, n_left, &d, &m);                                                                                                 \
+    else                                                                                                                                 \
+        d = scales8(p, size, n_left), m = _mm256_mul_ps(d, minus_8);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(f##n, g##n));
+        EACH(ZERO)
+        int b = 0;
+        for (; b + 8 <= n_blocks; b += 8, p += 8 * size) {
+            ahead(p), ahead(p + 64), ahead(p + 128);
+            SCALES(8)
+            EACH(SUMS)
+            PAIR(0, 1) PAIR(2, 3) PAIR(4, 5) PAIR(6, 7)
+            EACH(FOLD)
+        }
+        if (rest) {
+            SCALES(rest)
+            EACH(SUMS)
+            PAIR(0, rest > 1)
+            if (rest > 2) PAIR(2, 2 + (rest > 3))
+            if (rest > 4) PAIR(4, 4 + (rest > 5))
+            if (rest > 6) PAIR(6, 6)
+            EACH(FOLD)
+        }
+        EACH(OUT)
+#undef ZERO
+#undef PAIR
+#undef MAC
+#undef SUMS
+#undef FOLD
+#undef SCALES
+#undef OUT
+    }
+}
+DOT_SLOT(dot_q4_0, dot_nibbles, false)
+DOT_SLOT(dot_q4_1, dot_nibbles, true)
+
+/* Q8_0: |w| by x with the sign of w. The products with the activations' scales go through memory, where a block finds its own by a
+ * broadcasting load. Blocks alternate between two accumulators. */
+INLINE void dot_bytes(const bool eight, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
+                      size_t y_stride, const int T) {
+    (void)eight;
+    const int size = sizeof(struct fo_block_q8_0), n_blocks = (int)(a->k / 32), rest = n_blocks % 8;
+    const __m256i one = _mm256_set1_epi16(1);
     struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);
     struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
     _Alignas(32) float scale[FO_TILE][8];
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
         const unsigned char *p = w;
-#define ZERO(n) __m256 fa##n = _mm256_setzero_ps(), fb##n = fa##n, g##n = fa##n;
-#define SCALES(n)                                                                                                                        \
-    if (n < T) {                                                                                                                         \
-        _mm256_store_ps(scale[n], _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)));                                                        \
-        if (kind != Q8_0) g##n = _mm256_fmadd_ps(m, _mm256_loadu_ps(x##n.s + b), g##n);                                                  \
-    }
+#define ZERO(n) __m256 fa##n = _mm256_setzero_ps(), fb##n = fa##n;
+#define SCALE(n) if (n < T) _mm256_store_ps(scale[n], _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)));
 #define MAC(n, f, i)                                                                                                                     \
     if (n < T) {                                                                                                                         \
-        __m256i xq = load(x##n.q + (b + (i)) * 32);                                                                                      \
-        if (kind == Q8_0) xq = _mm256_sign_epi8(xq, q);                                                                                  \
-        __m256i s = _mm256_madd_epi16(_mm256_maddubs_epi16(u, xq), one);                                                                 \
+        __m256i s = _mm256_madd_epi16(_mm256_maddubs_epi16(u, _mm256_sign_epi8(load(x##n.q + (b + (i)) * 32), q)), one);                 \
         f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_broadcast_ss(&scale[n][i]), f##n);                                          \
     }
 #define BLOCK(f, i)                                                                                                                      \
     {                                                                                                                                    \
-        const unsigned char *from = p + (i)*size + at;                                                                                   \
-        __m256i q = kind == Q8_0 ? load(from) : _mm256_broadcastsi128_si256(_mm_loadu_si128((const __m128i *)(const void *)from));       \
-        __m256i u = kind == Q8_0 ? _mm256_sign_epi8(q, q) : _mm256_and_si256(_mm256_srlv_epi64(q, shifts), low);                         \
+        __m256i q = load(p + (i)*size + 2), u = _mm256_sign_epi8(q, q);                                                                  \
         MAC(0, f, i) MAC(1, f, i) MAC(2, f, i) MAC(3, f, i)                                                                              \
     }
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(_mm256_add_ps(fa##n, fb##n), g##n));
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(fa##n, fb##n));
         EACH(ZERO)
         int b = 0;
         for (; b + 8 <= n_blocks; b += 8, p += 8 * size) {
-            for (int i = 0; i < 8 * size; i += 64) ahead(p + i);
-            __m256 d = halves_at(p, off);
-            __m256 m = kind == Q4_1 ? halves_at(p + 2, off) : _mm256_mul_ps(d, minus_8);
-            EACH(SCALES)
+            ahead(p), ahead(p + 64), ahead(p + 128), ahead(p + 192), ahead(p + 256);
+            __m256 d = scales8(p, size, 8);
+            EACH(SCALE)
             BLOCK(fa, 0) BLOCK(fb, 1) BLOCK(fa, 2) BLOCK(fb, 3) BLOCK(fa, 4) BLOCK(fb, 5) BLOCK(fa, 6) BLOCK(fb, 7)
         }
         if (rest) {
-            __m256 d = halves_at(p, off_rest);
-            __m256 m = kind == Q4_1 ? halves_at(p + 2, off_rest) : _mm256_mul_ps(d, minus_8);
-            EACH(SCALES)
+            __m256 d = scales8(p, size, rest);
+            EACH(SCALE)
             int i = 0;
-            for (; i + 2 <= rest; i += 2) BLOCK(fa, i) BLOCK(fb, i + 1)
+            for (; i + 2 <= rest; i += 2) {
+                BLOCK(fa, i) BLOCK(fb, i + 1)
+            }
             if (i < rest) BLOCK(fa, i)
         }
         EACH(OUT)
 #undef ZERO
-#undef SCALES
+#undef SCALE
 #undef MAC
 #undef BLOCK
 #undef OUT
     }
 }
-DOT_SLOT(dot_q4_0, dot_legacy, Q4_0)
-DOT_SLOT(dot_q4_1, dot_legacy, Q4_1)
-DOT_SLOT(dot_q8_0, dot_legacy, Q8_0)
+DOT_SLOT(dot_q8_0, dot_bytes, true)
 
 /* --- blocks of 256 ------------------------------------------------------------------------------------------------------------- */
 

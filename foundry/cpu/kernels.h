@@ -29,7 +29,9 @@ enum {
 };
 
 /* A batch of activations as the dots want them. In type FO_F32 they are the caller's x. Else each row is one piece of `row_bytes`:
- *   FO_Q8_0   int8 q[k padded to 256] | float d[one a 32] | float s[one a 32]                   s = d * sum of the block's q
+ *   FO_Q8_0   int8 q[k padded to 256] | int8 p[the same] | float d[one a 32] | float s[one a 32]
+ *             s = d * sum of the block's q; p is q with the blocks in pairs, the first halves of both and then the second halves, as
+ *             the nibbles of two blocks of weights fall out of a register
  *   FO_Q8_K   int8 q[k]               | int16 sum16[one a 16] | int16 sum32[one a 32] | float d[one a 256]
  * d is the scale; q is in [-127, 127], never -128 (the sums of products then fit 16 bits where a kernel relies on it). The padding is
  * zeros with scale 0. A block with a NaN or an infinity has q = 0 and d = NaN: what follows is NaN and nothing is undefined. */
@@ -42,7 +44,7 @@ struct fo_act {
 };
 
 struct fo_act_q8_0 {
-    int8_t *q;
+    int8_t *q, *p;
     float *d, *s;
 };
 struct fo_act_q8_k {
@@ -58,14 +60,23 @@ static inline int64_t fo_act_padded(int64_t k) {
 /* Bytes of one row of k activations, a multiple of 64. */
 static inline size_t fo_act_row_bytes(enum fo_dtype type, int64_t k) {
     size_t blocks = (size_t)fo_act_padded(k) / 256;
-    return type == FO_F32 ? 0 : type == FO_Q8_0 ? blocks * (256 + 64) : (blocks * (256 + 32 + 16 + 4) + 63) / 64 * 64;
+    return type == FO_F32 ? 0 : type == FO_Q8_0 ? blocks * (256 + 256 + 64) : (blocks * (256 + 32 + 16 + 4) + 63) / 64 * 64;
 }
 
 static inline struct fo_act_q8_0 fo_act_q8_0(const struct fo_act *a, int64_t t) {
     unsigned char *p = a->rows + (size_t)t * a->row_bytes;
     int64_t kp = fo_act_padded(a->k);
-    float *d = (float *)(void *)(p + kp);
-    return (struct fo_act_q8_0){ .q = (int8_t *)p, .d = d, .s = d + kp / 32 };
+    float *d = (float *)(void *)(p + 2 * kp);
+    return (struct fo_act_q8_0){ .q = (int8_t *)p, .p = (int8_t *)p + kp, .d = d, .s = d + kp / 32 };
+}
+
+/* Zeros behind the last block of a row. */
+static inline void fo_act_pad(struct fo_act_q8_0 out, int64_t k) {
+    int64_t padded = fo_act_padded(k);
+    for (int64_t b = k / 32; b < padded / 32; b++) {
+        out.d[b] = out.s[b] = 0;
+        for (int i = 0; i < 32; i++) out.q[b * 32 + i] = out.p[b / 2 * 64 + i / 16 * 32 + b % 2 * 16 + i % 16] = 0;
+    }
 }
 
 static inline struct fo_act_q8_k fo_act_q8_k(const struct fo_act *a, int64_t t) {

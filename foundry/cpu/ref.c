@@ -64,21 +64,18 @@ static int act_round(float x, float inv) {
 }
 
 static void quant_q8_0(const float *x, int64_t k, struct fo_act_q8_0 out) {
-    int64_t padded = fo_act_padded(k);
     for (int64_t b = 0; b < k / 32; b++) {
         float inv, d = fo_act_scale(fo_abs_max(x + b * 32, 32), &inv);
         int sum = 0;
         for (int i = 0; i < 32; i++) {
             int q = act_round(x[b * 32 + i], inv);
-            out.q[b * 32 + i] = (int8_t)q;
+            out.q[b * 32 + i] = out.p[b / 2 * 64 + i / 16 * 32 + b % 2 * 16 + i % 16] = (int8_t)q;
             sum += q;
         }
         out.d[b] = d;
         out.s[b] = d * (float)sum;
     }
-    memset(out.q + k, 0, (size_t)(padded - k));
-    memset(out.d + k / 32, 0, (size_t)(padded - k) / 32 * sizeof *out.d);
-    memset(out.s + k / 32, 0, (size_t)(padded - k) / 32 * sizeof *out.s);
+    fo_act_pad(out, k);
 }
 
 static void quant_q8_k(const float *x, int64_t k, struct fo_act_q8_k out) {
