@@ -141,6 +141,13 @@ check-docs: $(B)/pantheon-$(BACKEND) ; $(Q)scripts/gen-docs.sh --check $(B)/pant
 check-embed: $(B)/libpantheon.a
 	$(Q)$(CC) -std=c11 -Wall -Wextra -Werror -Iinclude $(CFLAGS.$(FLAVOUR)) -o $(B)/embed examples/embed.c $< -ljansson -lm -lpthread -ldl
 	$(Q)if [ -f models/SmolLM2-135M-Instruct.Q4_1.gguf ]; then $(B)/embed models/SmolLM2-135M-Instruct.Q4_1.gguf 'Say hello.' && echo; fi
+# Every case of the reference data whose types and families this build has: what needs C (quants, streams of tokens), then all that the
+# command line can show.
+GOLDEN_TESTS := $(addprefix $(B)/tests/,foundry/test_quant foundry/test_tok_golden engine/test_llama)
+check-goldens: $(GOLDEN_TESTS) $(B)/pantheon-$(BACKEND)
+	$(Q)[ -d '$(GOLDENS)/models' ] || { echo 'check-goldens: GOLDENS=DIR, the folder with models/, quants/, tokenizers/ and templates/'; exit 2; }
+	$(Q)GOLDENS='$(abspath $(GOLDENS))' tests/run $(GOLDEN_TESTS)
+	$(Q)$(PYTHON) tests/goldens/run.py '$(GOLDENS)' $(B)/pantheon-$(BACKEND)
 check-deps:
 	$(Q)scripts/deps.sh check
 check: check-deps
@@ -166,7 +173,7 @@ help:
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-deps check deps demo install help clean FORCE
+.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

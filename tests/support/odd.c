@@ -68,24 +68,6 @@ static void key(struct out *o, const char *name, int kind, double number, const 
     put_key(o, &(struct odd_key){ name, kind, number, text });
 }
 
-/* Random blocks of a type without a quantiser: any bits are a valid block, as long as its half-precision scales are small and finite. */
-static void random_blocks(struct out *o, enum fo_dtype type, uint64_t n_blocks) {
-    const struct fo_dtype_info *d = fo_dtype_info(type);
-    unsigned char block[512];
-    need(d->block_bytes <= sizeof block, "block size");
-    uint16_t scale = fo_f32_to_f16(0.002f), min = fo_f32_to_f16(0.02f);
-    for (uint64_t i = 0; i < n_blocks; i++) {
-        for (int j = 0; j < d->block_bytes; j++) block[j] = (unsigned char)fo_rng_u64(&o->rng);
-        if (type == FO_Q6_K) {
-            memcpy(block + 208, &scale, 2);
-        } else { /* Q4_K, Q5_K: d, dmin first */
-            memcpy(block, &scale, 2);
-            memcpy(block + 2, &min, 2);
-        }
-        fo_buf_append(&o->data, block, d->block_bytes);
-    }
-}
-
 static void put_tensor(struct out *o, const char *name, enum fo_dtype type, int64_t ne0, int64_t ne1, const float *values, float mean, float spread) {
     while (o->data.len % ALIGN) fo_buf_putc(&o->data, 0);
     put_str(&o->dir, name);
@@ -98,8 +80,8 @@ static void put_tensor(struct out *o, const char *name, enum fo_dtype type, int6
 
     const struct fo_dtype_info *d = fo_dtype_info(type);
     uint64_t n = (uint64_t)ne0 * (uint64_t)ne1, bytes = fo_dtype_bytes(type, n);
-    if (!d->from_f32) {
-        random_blocks(o, type, n / d->block);
+    if (!d->from_f32) { /* no weight type: only its place in the directory matters */
+        for (uint64_t i = 0; i < bytes; i++) fo_buf_putc(&o->data, 0);
         return;
     }
     float *f = malloc(n * sizeof *f + 1);
