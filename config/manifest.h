@@ -88,6 +88,9 @@ void cf_report_done(struct cf_report *r);
  * Returns heap text (free it) or NULL without memory. */
 char *cf_finding_format(const struct cf_finding *f, const char *file, const char *text, size_t len);
 
+/* All findings of a report as above, then one line: "models.yaml: 3 errors". Heap text (free it) or NULL without memory. */
+char *cf_report_format(const struct cf_report *r, const char *file, const char *text, size_t len);
+
 /* THE key table, for pages, schemas and plans (config/schema.h). Static storage. */
 struct cf_keys;
 const struct cf_keys *cf_manifest_keys(void);

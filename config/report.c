@@ -190,20 +190,35 @@ static void draw(const struct cf_finding *f, const char *line, size_t len, struc
     if (f->col >= col) fo_buf_putc(mark, '^'); /* at the end of the line: something is missing there */
 }
 
-char *cf_finding_format(const struct cf_finding *f, const char *file, const char *text, size_t len) {
-    struct fo_buf out, src, mark;
-    fo_buf_init(&out, 1 << 16);
+static void format(const struct cf_finding *f, const char *file, const char *text, size_t len, struct fo_buf *out) {
+    struct fo_buf src, mark;
     fo_buf_init(&src, 1 << 12);
     fo_buf_init(&mark, 1 << 12);
-    fo_buf_printf(&out, "%s:%d:%d: error: %s\n", file, f->line, f->col, f->text);
+    fo_buf_printf(out, "%s:%d:%d: error: %s\n", file, f->line, f->col, f->text);
     struct place p;
     if (find_line(text, len, f->line, &p)) {
         draw(f, text + p.start, p.end - p.start, &src, &mark);
-        fo_buf_printf(&out, "%*d | %s\n%*s | %s\n", GUTTER, f->line, fo_buf_str(&src), GUTTER, "", fo_buf_str(&mark));
+        fo_buf_printf(out, "%*d | %s\n%*s | %s\n", GUTTER, f->line, fo_buf_str(&src), GUTTER, "", fo_buf_str(&mark));
     }
-    out.failed |= src.failed || mark.failed;
+    out->failed |= src.failed || mark.failed;
     fo_buf_done(&src);
     fo_buf_done(&mark);
+}
+
+char *cf_finding_format(const struct cf_finding *f, const char *file, const char *text, size_t len) {
+    struct fo_buf out;
+    fo_buf_init(&out, 1 << 16);
+    format(f, file, text, len, &out);
+    char *s = fo_buf_steal(&out);
+    fo_buf_done(&out);
+    return s;
+}
+
+char *cf_report_format(const struct cf_report *r, const char *file, const char *text, size_t len) {
+    struct fo_buf out;
+    fo_buf_init(&out, CF_MAX_FINDINGS << 16);
+    for (size_t i = 0; i < r->n; i++) format(&r->findings[i], file, text, len, &out);
+    fo_buf_printf(&out, "%s: %zu error%s%s\n", file, r->n, r->n == 1 ? "" : "s", r->cut ? ", and more" : "");
     char *s = fo_buf_steal(&out);
     fo_buf_done(&out);
     return s;

@@ -18,16 +18,6 @@
 
 #define CASES "tests/cases/manifest"
 
-static void append_findings(const struct cf_report *rep, const char *file, const char *text, size_t len, struct fo_buf *out) {
-    for (size_t i = 0; i < rep->n; i++) {
-        char *s = cf_finding_format(&rep->findings[i], file, text, len);
-        assert_non_null(s);
-        fo_buf_puts(out, s);
-        free(s);
-    }
-    if (rep->cut) fo_buf_puts(out, "(cut)\n");
-}
-
 /* Parses `text` and appends what is said about it to *out. */
 static int said(const char *file, const char *text, size_t len, struct fo_buf *out) {
     struct cf_manifest *m = NULL;
@@ -40,7 +30,10 @@ static int said(const char *file, const char *text, size_t len, struct fo_buf *o
     } else {
         assert_null(m);
         assert_true(rep.n > 0);
-        append_findings(&rep, file, text, len, out);
+        char *s = cf_report_format(&rep, file, text, len);
+        assert_non_null(s);
+        fo_buf_puts(out, s);
+        free(s);
     }
     cf_manifest_free(m);
     cf_report_done(&rep);
@@ -85,6 +78,68 @@ static void says_what_each_case_expects(void **state) {
     }
     free(list);
     assert_int_equal(n_bad, 0);
+}
+
+/* pains.md 71: a typo must not be ignored, nor drop the whole file in silence. */
+static void three_mistakes_are_three_messages(void **state) {
+    (void)state;
+    static const char text[] = "version: 1\nmodels:\n  - name: chat\n    source: { path: chat.gguf }\n    ctx_kap: 8192\n"
+                               "    max_sessions: yes\n    max_concurrent: 1\n    max_concurrent: 2\n";
+    struct cf_manifest *m = NULL;
+    struct cf_report rep;
+    struct fo_err e;
+    assert_int_equal(cf_manifest_parse(text, sizeof text - 1, &m, &rep, &e), FO_EFORMAT);
+    assert_null(m);
+    assert_int_equal(rep.n, 3);
+    assert_int_equal(rep.findings[0].class, CF_UNKNOWN_KEY);
+    assert_string_equal(rep.findings[0].text, "'ctx_kap': no such key in a model; did you mean 'ctx_cap'?");
+    assert_int_equal(rep.findings[1].class, CF_TYPE);
+    assert_int_equal(rep.findings[2].class, CF_DUPLICATE);
+    assert_int_equal(e.code, FO_EFORMAT);
+    assert_int_equal(e.line, 5);
+    assert_int_equal(e.col, 5);
+    assert_non_null(strstr(e.msg, "did you mean 'ctx_cap'? (and 2 more)"));
+    char *s = cf_finding_format(&rep.findings[0], "models.yaml", text, sizeof text - 1);
+    assert_string_equal(s, "models.yaml:5:5: error: 'ctx_kap': no such key in a model; did you mean 'ctx_cap'?\n"
+                           "    5 |     ctx_kap: 8192\n"
+                           "      |     ^~~~~~~\n");
+    free(s);
+    cf_report_done(&rep);
+}
+
+static void each_class_of_mistake_is_told_apart(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        int rc;
+        enum cf_class class;
+    } rows[] = {
+        { "version: 1\nmodels: [", FO_EFORMAT, CF_SYNTAX },
+        { "version: 1\n\xFF", FO_EFORMAT, CF_SYNTAX },
+        { "[[[[[[[[[[[[[[[[[[", FO_ELIMIT, CF_SYNTAX },
+        { "version: 1\nx9: 1", FO_EFORMAT, CF_UNKNOWN_KEY },
+        { "version: 1\nversion: 1", FO_EFORMAT, CF_DUPLICATE },
+        { "version: one", FO_EFORMAT, CF_TYPE },
+        { "version: 2", FO_EFORMAT, CF_RANGE },
+        { "", FO_EFORMAT, CF_MISSING },
+        { "models: []", FO_EFORMAT, CF_MISSING },
+        { "version: 1\nserver: { listen: [ \"0.0.0.0:80\" ] }", FO_EFORMAT, CF_CONFLICT },
+        { "version: 1\ninclude: []", FO_EFORMAT, CF_NOT_YET },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct cf_manifest *m = NULL;
+        struct cf_report rep;
+        struct fo_err e;
+        assert_int_equal(cf_manifest_parse(rows[i].text, strlen(rows[i].text), &m, &rep, &e), rows[i].rc);
+        assert_true(rep.n > 0);
+        assert_int_equal(rep.findings[0].class, rows[i].class);
+        cf_report_done(&rep);
+    }
+    struct cf_manifest *m = NULL;
+    struct cf_report rep;
+    struct fo_err e;
+    assert_int_equal(cf_manifest_parse(NULL, 0, &m, &rep, &e), FO_EFORMAT);
+    cf_report_done(&rep);
 }
 
 /* Parses a text that must be right. */
@@ -286,7 +341,8 @@ static void survives_each_failing_allocation(void **state) {
             if (!failed && rep.n) {
                 for (long k = 1;; k++) {
                     test_fail_alloc(k);
-                    char *s = cf_finding_format(&rep.findings[0], "f", texts[i], strlen(texts[i]));
+                    char *s = k % 2 ? cf_report_format(&rep, "f", texts[i], strlen(texts[i]))
+                                    : cf_finding_format(&rep.findings[0], "f", texts[i], strlen(texts[i]));
                     bool lost = test_alloc_failed();
                     assert_true(lost == (s == NULL));
                     free(s);
@@ -302,6 +358,8 @@ static void survives_each_failing_allocation(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(says_what_each_case_expects),
+        cmocka_unit_test(three_mistakes_are_three_messages),
+        cmocka_unit_test(each_class_of_mistake_is_told_apart),
         cmocka_unit_test(fills_in_the_defaults),
         cmocka_unit_test(reads_every_honoured_key),
         cmocka_unit_test(an_unwritten_max_concurrent_follows_a_lower_max_sessions),
