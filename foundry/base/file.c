@@ -11,6 +11,9 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#ifdef __linux__
+#include <sys/syscall.h>
+#endif
 #include <unistd.h>
 
 #include "foundry/base/err.h"
@@ -76,9 +79,16 @@ out:
 }
 
 /* --- guarded maps ------------------------------------------------------------------------------------------------------------
- * The fault handler walks a fixed table of live maps. Slots are published with release and read with acquire; a slot is cleared
- * before its range is unmapped, so a fault inside a live range always finds it. */
+ * The fault handler walks a fixed table of ranges, never memory that another thread might free meanwhile. A range is in force
+ * while its end is not 0: the end is written last on opening and cleared first on closing, before the memory is unmapped, so a fault
+ * inside a live map always finds its range. The handler reads the end twice, around the start, to see a range whole. */
 enum { MAX_MAPS = 256 };
+
+struct guard {
+    atomic_bool taken;
+    atomic_bool lost; /* a read faulted */
+    _Atomic(uintptr_t) start, end;
+};
 
 struct fo_map {
     const uint8_t *data;
@@ -86,46 +96,51 @@ struct fo_map {
     size_t mapped; /* size rounded up to pages */
     int fd;
     struct stat st; /* as it was when mapped */
-    atomic_bool lost;
-    char *path;
+    struct guard *guard;
+    char path[];
 };
 
-static _Atomic(struct fo_map *) maps[MAX_MAPS];
+static struct guard guards[MAX_MAPS];
 static struct sigaction old_action;
+static size_t page_bytes;
 static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+/* Zeros over [from, from + n). The bare system call: libc does not promise that mmap may be called in a handler, and the thread
+ * sanitizer would take it for a write that races with the readers we are saving. */
+static bool map_zeros(void *from, size_t n) {
+#ifdef __linux__
+    return syscall(SYS_mmap, from, n, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0L) != -1;
+#else
+    return mmap(from, n, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) != MAP_FAILED;
+#endif
+}
 
 static void on_sigbus(int sig, siginfo_t *info, void *ctx) {
     uintptr_t at = (uintptr_t)info->si_addr;
     for (int i = 0; i < MAX_MAPS; i++) {
-        struct fo_map *m = atomic_load_explicit(&maps[i], memory_order_acquire);
-        if (!m || at < (uintptr_t)m->data || at >= (uintptr_t)m->data + m->mapped) continue;
-        size_t page = 4096; /* sysconf is not async-signal-safe everywhere; a smaller step than the real page is refused below */
-        void *from = (void *)(at & ~(page - 1));
-        /* zeros from the fault to the end of the map: one fault, not one per page */
-        size_t n = (uintptr_t)m->data + m->mapped - (uintptr_t)from;
+        struct guard *g = &guards[i];
+        uintptr_t end = atomic_load(&g->end), start = atomic_load(&g->start);
+        if (at < start || at >= end || end != atomic_load(&g->end)) continue;
+        atomic_store(&g->lost, true); /* before any zero can be read */
+        uintptr_t from = at & ~(uintptr_t)(page_bytes - 1);
         int saved = errno;
-        void *got = mmap(from, n, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-        if (got == MAP_FAILED) { /* 16 or 64 KiB pages: align to the largest */
-            from = (void *)(at & ~(uintptr_t)65535);
-            if ((uintptr_t)from < (uintptr_t)m->data) from = (void *)(uintptr_t)m->data;
-            got = mmap(from, (uintptr_t)m->data + m->mapped - (uintptr_t)from, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
-        }
+        bool zeros = map_zeros((void *)from, end - from); /* to the end: one fault, not one per page */
         errno = saved;
-        atomic_store_explicit(&m->lost, true, memory_order_release);
-        if (got != MAP_FAILED) return;
+        if (zeros) return;
     }
     /* not ours: the handler that was there before, or the default */
-    if (old_action.sa_flags & SA_SIGINFO) {
-        old_action.sa_sigaction(sig, info, ctx);
-    } else if (old_action.sa_handler != SIG_DFL && old_action.sa_handler != SIG_IGN) {
-        old_action.sa_handler(sig);
-    } else {
+    if (old_action.sa_handler == SIG_DFL || old_action.sa_handler == SIG_IGN) {
         signal(sig, SIG_DFL);
         raise(sig);
+    } else if (old_action.sa_flags & SA_SIGINFO) {
+        old_action.sa_sigaction(sig, info, ctx);
+    } else {
+        old_action.sa_handler(sig);
     }
 }
 
 static void install(void) {
+    page_bytes = (size_t)sysconf(_SC_PAGESIZE);
     struct sigaction sa = { .sa_sigaction = on_sigbus, .sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK };
     sigemptyset(&sa.sa_mask);
     sigaction(SIGBUS, &sa, &old_action);
@@ -133,8 +148,10 @@ static void install(void) {
 
 int fo_map_open(const char *path, struct fo_map **ret, struct fo_err *e) {
     pthread_once(&once, install);
-    struct fo_map *m = calloc(1, sizeof *m);
-    if (!m) return fo_fail_need(e, FO_ENOMEM, sizeof *m, 0, "%s: no memory", path);
+    size_t path_bytes = strlen(path) + 1;
+    struct fo_map *m = calloc(1, sizeof *m + path_bytes);
+    if (!m) return fo_fail_need(e, FO_ENOMEM, sizeof *m + path_bytes, 0, "%s: no memory", path);
+    memcpy(m->path, path, path_bytes);
     int rc;
     m->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (m->fd < 0 || fstat(m->fd, &m->st) != 0) {
@@ -150,29 +167,26 @@ int fo_map_open(const char *path, struct fo_map **ret, struct fo_err *e) {
         goto fail;
     }
     m->size = (uint64_t)m->st.st_size;
-    size_t page = (size_t)sysconf(_SC_PAGESIZE);
-    if (m->size > SIZE_MAX - page) {
+    if (m->size > SIZE_MAX - page_bytes) {
         rc = fo_fail_need(e, FO_ELIMIT, m->size, SIZE_MAX, "%s: larger than the address space", path);
         goto fail;
     }
-    m->mapped = ((size_t)m->size + page - 1) & ~(page - 1);
-    m->path = strdup(path);
-    if (!m->path) {
-        rc = fo_fail_need(e, FO_ENOMEM, strlen(path), 0, "%s: no memory", path);
-        goto fail;
-    }
+    m->mapped = ((size_t)m->size + page_bytes - 1) & ~(page_bytes - 1);
     void *p = mmap(NULL, (size_t)m->size, PROT_READ, MAP_PRIVATE, m->fd, 0);
     if (p == MAP_FAILED) {
         rc = fo_fail_errno(e, errno, "%s: mapping %llu bytes", path, (unsigned long long)m->size);
         goto fail;
     }
     m->data = p;
-    for (int i = 0; i < MAX_MAPS; i++) {
-        struct fo_map *none = NULL;
-        if (atomic_compare_exchange_strong(&maps[i], &none, m)) {
-            *ret = m;
-            return FO_OK;
-        }
+    for (struct guard *g = guards; g < guards + MAX_MAPS; g++) {
+        bool free_slot = false;
+        if (!atomic_compare_exchange_strong(&g->taken, &free_slot, true)) continue;
+        m->guard = g;
+        atomic_store(&g->lost, false);
+        atomic_store(&g->start, (uintptr_t)m->data);
+        atomic_store(&g->end, (uintptr_t)m->data + m->mapped);
+        *ret = m;
+        return FO_OK;
     }
     rc = fo_fail_need(e, FO_ELIMIT, MAX_MAPS + 1, MAX_MAPS, "%s: more than %d files mapped at once", path, MAX_MAPS);
 fail:
@@ -182,13 +196,10 @@ fail:
 
 void fo_map_close(struct fo_map *m) {
     if (!m) return;
-    for (int i = 0; i < MAX_MAPS; i++) {
-        struct fo_map *mine = m;
-        if (atomic_compare_exchange_strong(&maps[i], &mine, NULL)) break;
-    }
+    if (m->guard) atomic_store(&m->guard->end, 0);
     if (m->data) munmap((void *)(uintptr_t)m->data, m->mapped);
+    if (m->guard) atomic_store(&m->guard->taken, false);
     if (m->fd >= 0) close(m->fd);
-    free(m->path);
     free(m);
 }
 
@@ -211,7 +222,7 @@ int fo_map_state(const struct fo_map *m, struct fo_err *e) {
         return fo_fail_need(e, FO_ELOST, m->size, (uint64_t)st.st_size, "%s: the file was %s while in use (%llu bytes when loaded, %llu now)",
                             m->path, st.st_size < m->st.st_size ? "truncated" : "extended", (unsigned long long)m->size,
                             (unsigned long long)st.st_size);
-    if (atomic_load_explicit(&m->lost, memory_order_acquire))
+    if (atomic_load(&m->guard->lost))
         return fo_fail(e, FO_ELOST, "%s: reading the mapped file failed (truncated for a moment, or a disk error)", m->path);
     if (MTIME(st).tv_sec != MTIME(m->st).tv_sec || MTIME(st).tv_nsec != MTIME(m->st).tv_nsec)
         return fo_fail(e, FO_ELOST, "%s: the file was written to while in use", m->path);

@@ -4,7 +4,10 @@
  * page of zeros where the file ended, marks the map lost, and execution goes on; whoever owns the map asks fo_map_state between
  * steps and fails what was built on it, with the reason. The handler is installed once per process, on the first map, and passes
  * on every fault that is not ours (the only process-wide state of the library; it cannot be otherwise, a signal has one
- * handler). */
+ * handler). A thread that reads a map must not block SIGBUS: a blocked fault kills the process.
+ *
+ * A rewrite in place is seen by the file's mtime, whose grain is a few milliseconds: one within the same tick as the last write
+ * before the map goes unseen. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -13,7 +16,7 @@
 struct fo_err;
 struct fo_map;
 
-/* Reads a regular file of at most cap_bytes. *ret_data is NUL-terminated (not counted in *ret_len); free it with free.
+/* Reads a regular file of at most cap_bytes (files of /proc and /sys too, which claim to be empty). *ret_data is NUL-terminated (not counted in *ret_len); free it with free.
  * FO_ENOENT, FO_EACCES, FO_EIO; FO_ELIMIT with need and have when it is larger. */
 int fo_file_read(const char *path, size_t cap_bytes, char **ret_data, size_t *ret_len, struct fo_err *e);
 
