@@ -251,6 +251,16 @@ int pn_gen_start(struct pn_session *s, const struct pn_gen_options *o, struct pn
     return PN_OK;
 }
 
+static struct pn_result result_of(const struct pn_event *ev) {
+    return (struct pn_result){ .end = ev->finish == PN_FINISH_LENGTH ? PN_END_LENGTH : PN_END_STOP,
+                               .prompt_tokens = ev->usage.prompt_tokens,
+                               .cached_tokens = ev->usage.cached_tokens,
+                               .completion_tokens = ev->usage.completion_tokens,
+                               .queue_ms = ev->usage.queue_ms,
+                               .prefill_ms = ev->usage.prefill_ms,
+                               .decode_ms = ev->usage.decode_ms };
+}
+
 int pn_gen_next(struct pn_gen *g, int timeout_ms, struct pn_chunk *ret, struct pn_error *e) {
     struct pn_event ev;
     do {
@@ -263,13 +273,7 @@ int pn_gen_next(struct pn_gen *g, int timeout_ms, struct pn_chunk *ret, struct p
                               .text = ev.text,
                               .len = ev.text_len,
                               .token = ev.token,
-                              .result = { .end = ev.finish == PN_FINISH_LENGTH ? PN_END_LENGTH : PN_END_STOP,
-                                          .prompt_tokens = ev.usage.prompt_tokens,
-                                          .cached_tokens = ev.usage.cached_tokens,
-                                          .completion_tokens = ev.usage.completion_tokens,
-                                          .queue_ms = ev.usage.queue_ms,
-                                          .prefill_ms = ev.usage.prefill_ms,
-                                          .decode_ms = ev.usage.decode_ms } };
+                              .result = result_of(&ev) };
     return PN_OK;
 }
 
@@ -284,25 +288,34 @@ void pn_gen_free(struct pn_gen *g) {
     free(g);
 }
 
+enum { WAIT_MS = 60000 };
+
+/* The caller has heard enough: stops the answer and waits until it has, for its numbers. */
+static struct pn_result cut_short(struct pn_gen *g) {
+    struct pn_event ev;
+    pn_request_cancel(g->r);
+    do {
+        pn_request_next(g->r, WAIT_MS, &ev);
+    } while (ev.kind != PN_EV_DONE && ev.kind != PN_EV_ERROR);
+    struct pn_result result = result_of(&ev);
+    result.end = PN_END_CANCELLED;
+    return result;
+}
+
 int pn_generate(struct pn_session *s, const struct pn_gen_options *o, pn_text_fn *fn, void *ctx, struct pn_result *ret, struct pn_error *e) {
     struct pn_gen *g;
     struct pn_chunk c;
-    struct pn_result result = { 0 };
     int rc = pn_gen_start(s, o, &g, e);
     if (rc != PN_OK) return rc;
     do {
-        rc = pn_gen_next(g, 60000, &c, e);
+        rc = pn_gen_next(g, WAIT_MS, &c, e);
         if (rc != PN_OK) break;
-        result = c.result;
-        if (c.kind == PN_CHUNK_TEXT) {
-            result.completion_tokens += c.token >= 0;
-            if (fn && fn(ctx, c.text, c.len, c.token) != 0) {
-                result.end = PN_END_CANCELLED;
-                break;
-            }
+        if (c.kind == PN_CHUNK_TEXT && fn && fn(ctx, c.text, c.len, c.token) != 0) {
+            c.result = cut_short(g);
+            break;
         }
     } while (c.kind != PN_CHUNK_END);
     pn_gen_free(g);
-    if (rc == PN_OK && ret) *ret = result;
+    if (rc == PN_OK && ret) *ret = c.result;
     return rc;
 }

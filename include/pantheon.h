@@ -154,7 +154,9 @@ enum pn_end {
 
 struct pn_result {
     enum pn_end end;
-    uint32_t prompt_tokens, cached_tokens, completion_tokens; /* cached: the part of the prompt that was not computed again */
+    uint32_t prompt_tokens;
+    uint32_t cached_tokens;     /* the part of the prompt that was not computed again */
+    uint32_t completion_tokens; /* generated, the end token included; a cancelled answer may have a few more than were heard */
     double queue_ms, prefill_ms, decode_ms;
 };
 

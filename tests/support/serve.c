@@ -6,12 +6,14 @@
 #include <stddef.h>
 #include <cmocka.h>
 
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "foundry/base/file.h"
 #include "foundry/base/rng.h"
 #include "tests/support/tiny.h"
 
@@ -59,6 +61,22 @@ void test_die_open(struct test_die *d) {
 
 void test_die_close(struct test_die *d) {
     fo_device_close(d->real);
+}
+
+/* --- the guard over mapped files ------------------------------------------------------------- */
+static struct sigaction guard;
+
+void test_guard_keep(const char *any_file) {
+    struct fo_map *m;
+    struct fo_err e;
+    if (fo_map_open(any_file, &m, &e) != 0) return; /* then the tests that need it end badly, and say where */
+    fo_map_close(m);
+    sigaction(SIGBUS, NULL, &guard);
+}
+
+void test_guard_use(void) {
+    assert_true(guard.sa_flags & SA_SIGINFO);
+    sigaction(SIGBUS, &guard, NULL);
 }
 
 /* --- models ---------------------------------------------------------------------------------- */

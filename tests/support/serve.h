@@ -22,6 +22,11 @@ struct test_die {
 void test_die_open(struct test_die *d);
 void test_die_close(struct test_die *d);
 
+/* cmocka takes SIGBUS for itself in every test, and with it the guard over mapped files (foundry/base/file.h). main calls _keep before
+ * the tests, a test that truncates a mapped file calls _use. */
+void test_guard_keep(const char *any_file);
+void test_guard_use(void);
+
 /* A tiny model (tests/support/tiny.h) of n_ctx positions in a new file under TMPDIR or /tmp; the name is written to path (at least 64
  * bytes). With a ChatML template. */
 void test_model_file(char *path, uint32_t n_ctx, bool tokenizer, uint64_t seed);
