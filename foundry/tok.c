@@ -9,10 +9,10 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-#include <time.h>
 
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
+#include "foundry/base/rng.h"
 #include "foundry/tok_int.h"
 #include "foundry/tok_pre.h"
 #include "foundry/unicode.h"
@@ -210,7 +210,6 @@ static void open_rstrip(struct fo_tok *t, const struct fo_gguf *g) {
 
 static int open_all(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e) {
     struct fo_str model;
-    struct timespec now;
     int rc = fo_gguf_get_str(g, "tokenizer.ggml.model", &model, e);
     if (rc) return rc;
     for (size_t i = 0; i < sizeof algos / sizeof algos[0]; i++) {
@@ -220,8 +219,7 @@ static int open_all(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e)
         return fo_fail(e, FO_EUNSUPPORTED, "the tokenizer model '%.*s' (tokenizer.ggml.model) is not known",
                        model.len < 64 ? (int)model.len : 64, model.s);
     }
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    t->seed = fo_tok_mix((uint64_t)(uintptr_t)t, (uint64_t)now.tv_nsec + (uint64_t)now.tv_sec * 1000000000u);
+    t->seed = fo_rng_entropy();
     if ((rc = open_vocab(t, g, e))) return rc;
     memset(t->byte_id, 0xFF, sizeof t->byte_id);
     t->bos = (uint32_t)t->algo->bos < t->n ? t->algo->bos : -1;

@@ -6,6 +6,7 @@
  * that would (spaces up to the end of the text) says in `skip` what to pass over when it has. */
 #include "foundry/tok_pre.h"
 
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -17,6 +18,7 @@ enum { MAX_PASSES = 6 };
 struct pass {
     const char *re;
     const char *skip; /* text to leave uncut where `re` does not match; NULL = one character */
+    bool one_line;    /* pieces with a line break stay whole */
 };
 
 enum rule {
@@ -76,8 +78,9 @@ static const struct pass rules[N_RULES][MAX_PASSES] = {
     [R_YOUTU] = { { "[\uAC00-\uD7A3\u3131-\u318E]+|[\uFF01\u2026\u201C\u201D\u2018\u2019\u2014\uFF1A\uFF1B\uFF0C\u3001-\u303F\uFE30-\uFE4F]+|[\u3105-\u312F]+|" CJK_KANA, 0 },
                   { CAMEL(UPPER, LOWER, SHORT_FORMS "?") "|\\p{N}|" SIGNS_SLASH "|" SPACES, 0 } },
     [R_FALCON] = { { "[\\p{P}\\$\\+<=>\\^~\\|`]+", 0 }, { GPT2, 0 }, { "[0-9][0-9][0-9]", 0 } },
-    [R_JAIS2] = { { SHORT_FORMS "|" WORD "|\\p{N}{1,3}|" SIGNS "|\\s*[\\r\\n]+|\\s{512}(?!\\S)|\\s{256}(?!\\S)|\\s{128}(?!\\S)|\\s{64}(?!\\S)|"
-                    "\\s{32}(?!\\S)|\\s{16}(?!\\S)|\\s{8}(?!\\S)|\\s{4}(?!\\S)|\\s{1,2}(?!\\S)|\\s", 0 } },
+    /* In one expression the runs of spaces would be read to their end for a line break, again for every 512 spaces. */
+    [R_JAIS2] = { { SHORT_FORMS "|" WORD "|\\p{N}{1,3}|" SIGNS "|" SPACES, 0 },
+                  { "\\s?\\S+|\\s{512}|\\s{256}|\\s{128}|\\s{64}|\\s{32}|\\s{16}|\\s{8}|\\s{4}|\\s{1,2}", 0, .one_line = true } },
     [R_BLOOM] = { { NOT_PUNCTUATION, 0 } },
     [R_VIKING] = { { NOT_PUNCTUATION, 0 }, { "\\p{N}", 0 } },
     [R_CHAMELEON] = { { "<sentinel:[0-9]+>", 0 },
@@ -183,6 +186,7 @@ static const struct row {
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
 struct fo_pre {
+    const struct pass *row;
     struct fo_re *pass[MAX_PASSES];
     int n_passes;
 };
@@ -199,7 +203,7 @@ int fo_pre_open(const char *name, size_t len, struct fo_pre **ret, unsigned *ret
     }
     struct fo_pre *p = calloc(1, sizeof *p);
     if (!p) return fo_fail(e, FO_ENOMEM, "no memory for a pre-tokenizer");
-    const struct pass *pass = rules[rows[at].rule];
+    const struct pass *pass = p->row = rules[rows[at].rule];
     while (p->n_passes < MAX_PASSES && pass[p->n_passes].re) {
         int rc = fo_re_compile(pass[p->n_passes].re, pass[p->n_passes].skip, &p->pass[p->n_passes], e);
         if (rc) {
@@ -229,6 +233,7 @@ struct split {
 
 static int split_pass(struct split *sp, int pass, const char *s, size_t n) {
     if (pass == sp->p->n_passes) return sp->word(sp->ctx, s, n);
+    if (sp->p->row[pass].one_line && (memchr(s, '\n', n) || memchr(s, '\r', n))) return split_pass(sp, pass + 1, s, n);
     size_t from = 0, at = 0; /* s[from..at) is unmatched so far */
     int rc = 0;
     while (at < n && !rc) {
