@@ -36,7 +36,7 @@
 #include "foundry/tok.h"
 
 enum {
-    REGION_CAP_BYTES = 64 << 20, /* bound tensors and the family's structs: about 700 bytes a tensor */
+    REGION_CAP_BYTES = 16 << 20, /* bound tensors and the family's structs: about 100 bytes a tensor */
     MAX_SESSIONS = 1 << 16,
     MAX_CONCURRENT = 1 << 10,
     MAX_BATCH = 1 << 16,
@@ -310,6 +310,7 @@ int pn_model_open(const char *path, const struct pn_model_opts *o, struct pn_mod
 void pn_model_free(struct pn_model *m) {
     if (!m) return;
     assert(!m->stream || m->kv.n_free == m->kv.geom.n_pages); /* a sequence outlived its model */
+    for (int i = 0; i < N_PARTS; i++) assert(!m->stream || fo_arena_check(&m->part[i].arena)); /* a kernel wrote past its buffer */
     pn_chat_free(m->chat);
     fo_tok_free(m->tok);
     if (m->stream) m->dev->stream_close(m->stream);

@@ -6,11 +6,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
 
 #include "engine/model.h"
+#include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "foundry/base/file.h"
 #include "foundry/base/rng.h"
@@ -19,6 +21,7 @@
 #include "foundry/ops.h"
 #include "tests/support/alloc.h"
 #include "tests/support/odd.h"
+#include "tests/support/tiny.h"
 
 enum { VOCAB = 96, PROMPT = 23 };
 
@@ -650,10 +653,78 @@ static void a_file_that_is_no_model_is_an_error_of_open_and_measure(void **state
     char why[8];
     assert_int_equal(pn_model_open("tests/data/no-such.gguf", &o, &m, &e), FO_ENOENT);
     assert_int_equal(pn_model_measure("tests/data/no-such.gguf", &o, &info, why, sizeof why, &e), FO_ENOENT);
+    assert_non_null(strstr(e.msg, "no-such.gguf"));
     assert_int_equal(pn_model_open("Makefile", &o, &m, &e), FO_EFORMAT);
+    assert_non_null(strstr(e.msg, "Makefile"));
     assert_null(m);
     pn_model_free(NULL);
     close_device();
+}
+
+/* --- mutants --- */
+
+static double seconds(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void a_thousand_mutants_are_refused_or_run(void **state) {
+    (void)state;
+    enum { MUTANTS = 1000 };
+    struct test_tiny t = test_tiny_default();
+    struct fo_buf good;
+    struct fo_err e;
+    struct fo_rng rng;
+    int n_refused = 0;
+    t.n_layer = 1;
+    t.n_vocab = 300;
+    t.n_ctx = 64;
+    t.dtype = FO_Q8_0;
+    if (test_tiny_build(&t, &good, &e)) fail_msg("%s", e.msg);
+    open_device((struct fo_device_opts){ .n_threads = 1 });
+    fo_rng_seed(&rng, 11);
+    unsigned char *bytes = malloc(good.len);
+    assert_non_null(bytes);
+    for (int i = 0; i < MUTANTS; i++) {
+        memcpy(bytes, good.data, good.len);
+        size_t span = i % 2 ? good.len : good.len / 8, len = i % 10 == 9 ? fo_rng_u64(&rng) % good.len : good.len;
+        for (int k = 0, n = 1 + (int)(fo_rng_u64(&rng) % 8); k < n; k++) {
+            size_t at = fo_rng_u64(&rng) % span;
+            /* a flipped bit, a random byte, or a 32-bit number at its limit */
+            uint32_t limit = fo_rng_u64(&rng) % 2 ? UINT32_MAX : 0x7FFFFFFF;
+            if (k % 3 == 0) bytes[at] ^= (unsigned char)(1u << fo_rng_u64(&rng) % 8);
+            if (k % 3 == 1) bytes[at] = (unsigned char)fo_rng_u64(&rng);
+            if (k % 3 == 2 && at + sizeof limit <= good.len) memcpy(bytes + at, &limit, sizeof limit);
+        }
+        FILE *f = fopen(odd_path(0), "wb");
+        assert_non_null(f);
+        assert_int_equal(fwrite(bytes, 1, len, f), len);
+        assert_int_equal(fclose(f), 0);
+
+        double from = seconds();
+        struct pn_model_opts o = { .dev = dev, .kv_default = true, .max_batch = 8 };
+        struct pn_model *m;
+        if (pn_model_open(odd_path(0), &o, &m, &e)) {
+            n_refused++;
+            if (e.code != FO_EFORMAT && e.code != FO_EUNSUPPORTED && e.code != FO_ELIMIT) fail_msg("mutant %d: %d %s", i, e.code, e.msg);
+        } else {
+            struct pn_seq *s = new_seq(m);
+            struct pn_batch_item item = { s, (const int32_t[]){ 5, 6, 7, 8 }, 4, PN_WANT_LAST };
+            float *logits;
+            if (pn_model_forward(m, &item, 1, &logits, &e)) fail_msg("mutant %d: %s", i, e.msg);
+            pn_seq_free(s);
+            pn_model_free(m);
+        }
+        if (seconds() - from > 1) fail_msg("mutant %d took %.1f s", i, seconds() - from);
+        assert_int_equal(allocated_bytes, 0);
+    }
+    print_message("  %d of %d refused\n", n_refused, MUTANTS);
+    assert_true(n_refused > MUTANTS / 4);
+    free(bytes);
+    fo_buf_done(&good);
+    close_device();
+    unlink(odd_path(0));
 }
 
 int main(void) {
@@ -680,6 +751,7 @@ int main(void) {
         cmocka_unit_test(a_file_changed_under_the_model_is_lost),
         cmocka_unit_test(an_upload_that_fails_releases_everything),
         cmocka_unit_test(a_file_that_is_no_model_is_an_error_of_open_and_measure),
+        cmocka_unit_test(a_thousand_mutants_are_refused_or_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* See odd.h. Layout of GGUF v3: magic, version, counts; key-value pairs; tensor directory; padding to 32; tensor data. */
+/* See odd.h; the format itself is gguf_write's. */
 #include "tests/support/odd.h"
 
 #include <stdio.h>
@@ -8,13 +8,11 @@
 
 #include "foundry/base/buf.h"
 #include "foundry/base/rng.h"
-
-enum { ALIGN = 32, U32 = 4, F32 = 6, BOOL = 7, STRING = 8 };
+#include "tests/support/gguf_write.h"
 
 struct out {
     const struct odd *t;
-    struct fo_buf keys, dir, data;
-    uint64_t n_keys, n_tensors;
+    struct test_gguf w;
     struct fo_rng rng;
 };
 
@@ -24,41 +22,21 @@ static void need(bool ok, const char *what) {
     abort();
 }
 
-static void put_u32(struct fo_buf *b, uint32_t v) {
-    fo_buf_append(b, &v, sizeof v);
-}
-
-static void put_u64(struct fo_buf *b, uint64_t v) {
-    fo_buf_append(b, &v, sizeof v);
-}
-
-static void put_str(struct fo_buf *b, const char *s) {
-    put_u64(b, strlen(s));
-    fo_buf_append(b, s, strlen(s));
-}
-
 static void put_key(struct out *o, const struct odd_key *k) {
-    if (k->kind == '-') return;
-    put_str(&o->keys, k->key);
-    float f = (float)k->number;
     switch (k->kind) {
     case 'u':
-        put_u32(&o->keys, U32);
-        put_u32(&o->keys, (uint32_t)k->number);
+        test_gguf_u32(&o->w, k->key, (uint32_t)k->number);
         break;
     case 'f':
-        put_u32(&o->keys, F32);
-        fo_buf_append(&o->keys, &f, sizeof f);
+        test_gguf_f32(&o->w, k->key, (float)k->number);
         break;
     case 'b':
-        put_u32(&o->keys, BOOL);
-        fo_buf_putc(&o->keys, k->number != 0);
+        test_gguf_bool(&o->w, k->key, k->number != 0);
         break;
-    default:
-        put_u32(&o->keys, STRING);
-        put_str(&o->keys, k->text);
+    case 's':
+        test_gguf_str(&o->w, k->key, k->text);
+        break;
     }
-    o->n_keys++;
 }
 
 /* The spec's own version of a key, if it has one, wins. */
@@ -69,27 +47,14 @@ static void key(struct out *o, const char *name, int kind, double number, const 
 }
 
 static void put_tensor(struct out *o, const char *name, enum fo_dtype type, int64_t ne0, int64_t ne1, const float *values, float mean, float spread) {
-    while (o->data.len % ALIGN) fo_buf_putc(&o->data, 0);
-    put_str(&o->dir, name);
-    put_u32(&o->dir, ne1 == 1 ? 1 : 2);
-    put_u64(&o->dir, (uint64_t)ne0);
-    if (ne1 != 1) put_u64(&o->dir, (uint64_t)ne1);
-    put_u32(&o->dir, type);
-    put_u64(&o->dir, o->data.len);
-    o->n_tensors++;
-
     const struct fo_dtype_info *d = fo_dtype_info(type);
-    uint64_t n = (uint64_t)ne0 * (uint64_t)ne1, bytes = fo_dtype_bytes(type, n);
-    if (!d->from_f32) { /* no weight type: only its place in the directory matters */
-        for (uint64_t i = 0; i < bytes; i++) fo_buf_putc(&o->data, 0);
-        return;
-    }
+    uint64_t dims[] = { (uint64_t)ne0, (uint64_t)ne1 }, n = dims[0] * dims[1], bytes = fo_dtype_bytes(type, n);
     float *f = malloc(n * sizeof *f + 1);
-    void *packed = malloc(bytes + 1);
+    void *packed = calloc(1, bytes + 1);
     need(f && packed, "memory");
     for (uint64_t i = 0; i < n; i++) f[i] = values ? values[i] : mean + spread * (float)(2 * fo_rng_unit(&o->rng) - 1);
-    d->from_f32(f, packed, n);
-    fo_buf_append(&o->data, packed, bytes);
+    if (d->from_f32) d->from_f32(f, packed, n); /* else it is no weight type: only its place in the directory matters */
+    test_gguf_tensor(&o->w, name, type, dims, ne1 == 1 ? 1 : 2, packed, bytes);
     free(f);
     free(packed);
 }
@@ -112,9 +77,7 @@ static uint32_t or_else(uint32_t v, uint32_t unset) {
 
 void odd_write(const char *path, const struct odd *t) {
     struct out o = { .t = t };
-    fo_buf_init(&o.keys, 1 << 20);
-    fo_buf_init(&o.dir, 1 << 20);
-    fo_buf_init(&o.data, 256 << 20);
+    test_gguf_init(&o.w, 3);
     fo_rng_seed(&o.rng, t->seed);
     uint32_t layers = or_else(t->n_layer, 2), embd = or_else(t->n_embd, 256), ff = or_else(t->n_ff, 256), heads = or_else(t->n_head, 8),
              kv = or_else(t->n_head_kv, 2), vocab = or_else(t->n_vocab, 96), hd = or_else(t->head_dim, embd / heads);
@@ -162,25 +125,13 @@ void odd_write(const char *path, const struct odd *t) {
     for (const struct odd_tensor *x = t->tensors; x && x->name; x++)
         if (x->ne0) put_tensor(&o, x->name, (enum fo_dtype)x->type, x->ne0, x->ne1, NULL, 0, w);
 
+    struct fo_buf file;
+    need(test_gguf_finish(&o.w, &file), "memory");
     FILE *f = fopen(path, "wb");
     need(f, path);
-    struct fo_buf head;
-    fo_buf_init(&head, 1 << 21);
-    fo_buf_append(&head, "GGUF", 4);
-    put_u32(&head, 3);
-    put_u64(&head, o.n_tensors);
-    put_u64(&head, o.n_keys);
-    fo_buf_append(&head, o.keys.data, o.keys.len);
-    fo_buf_append(&head, o.dir.data, o.dir.len);
-    while (head.len % ALIGN) fo_buf_putc(&head, 0);
-    while (o.data.len % ALIGN) fo_buf_putc(&o.data, 0);
-    need(!head.failed && !o.data.failed && !o.dir.failed && !o.keys.failed, "memory");
-    bool ok = fwrite(head.data, 1, head.len, f) == head.len && fwrite(o.data.data, 1, o.data.len, f) == o.data.len;
+    bool ok = fwrite(file.data, 1, file.len, f) == file.len;
     need(fclose(f) == 0 && ok, path);
-    fo_buf_done(&head);
-    fo_buf_done(&o.keys);
-    fo_buf_done(&o.dir);
-    fo_buf_done(&o.data);
+    fo_buf_done(&file);
 }
 
 const char *odd_path(int n) {
