@@ -158,7 +158,7 @@ static const struct row {
     { "kanana2", R_GPT4O, 0 },
     { "talkie", R_GPT4O, 0 },
     { "minimax-m2", R_GPT4O, 0 },
-    { "granite-embed-multi-97m", WHOLE },
+    { "granite-embed-multi-97m", R_GPT4O, WHOLE },
     { "deepseek-llm", R_DEEPSEEK_LLM, 0 },
     { "deepseek-coder", R_DEEPSEEK_CODER, 0 },
     { "deepseek-v3", R_DEEPSEEK_V3, 0 },
