@@ -95,7 +95,8 @@ static const struct cf_key *unknown(const struct cf_schema *s, const struct cf_k
     const struct cf_key *near = nearest(keys, key->text, 1), *row;
     const struct cf_keys *other = NULL;
     if (!near) near = known_as(keys, key->text);
-    if (!near) other = home(s->root, key->text, &row);
+    if (!near) other = home(keys, key->text, &row); /* below this group first: a model has a queue, and the host a timeout */
+    if (!near && !other) other = home(s->root, key->text, &row);
     if (!near && !other && len > 3) near = nearest(keys, key->text, len <= 6 ? 2 : 3);
     if (strcmp(key->text, "<<") == 0)
         cf_report_add(s->rep, CF_UNKNOWN_KEY, key->line, key->col, key->width,

@@ -127,7 +127,7 @@ static void refuse_properties(struct reader *r, const yaml_event_t *ev, const ya
 }
 
 static int scalar(struct reader *r, const yaml_event_t *ev) {
-    struct cf_node *n;
+    struct cf_node *n = NULL;
     int rc = add(r, ev, CF_NODE_SCALAR, &n);
     if (rc) return rc;
     refuse_properties(r, ev, ev->data.scalar.anchor, ev->data.scalar.tag);
