@@ -47,9 +47,10 @@ int fo_arena_take(struct fo_arena *a, uint64_t bytes, uint64_t align, uint64_t *
     if (a->used > a->peak) a->peak = a->used;
     *ret_off = start;
     return FO_OK;
-full:
-    return fo_fail_need(e, FO_ENOMEM, bytes, a->size - a->used, "arena of %llu bytes is full: %llu more asked, %llu left",
-                        (unsigned long long)a->size, (unsigned long long)bytes, (unsigned long long)(a->size - a->used));
+full:; /* what is needed counts from `used`: padding and zone too, or it could look as if it had fitted */
+    uint64_t need = bytes > UINT64_MAX - ZONE - align ? UINT64_MAX : bytes + ZONE + (-a->used & (align - 1)), have = a->size - a->used;
+    return fo_fail_need(e, FO_ENOMEM, need, have, "arena of %llu bytes is full: %llu more needed, %llu left", (unsigned long long)a->size,
+                        (unsigned long long)need, (unsigned long long)have);
 }
 
 void *fo_arena_ptr(const struct fo_arena *a, uint64_t off) {

@@ -28,7 +28,7 @@ void fo_arena_init_host(struct fo_arena *a, void *block, uint64_t size);
 void fo_arena_init_device(struct fo_arena *a, uint64_t size);
 
 /* Takes `bytes` (0 is allowed) at a power-of-two `align` (at most 4096). *ret_off is the offset from the block's start.
- * FO_ENOMEM with need and have when it does not fit, also when the sum would overflow. */
+ * FO_ENOMEM with need (padding included) and have when it does not fit, also when the sum would overflow. */
 int fo_arena_take(struct fo_arena *a, uint64_t bytes, uint64_t align, uint64_t *ret_off, struct fo_err *e);
 
 /* The host address of an offset; NULL when the arena has no host block (measuring, device). */

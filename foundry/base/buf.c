@@ -1,6 +1,7 @@
 /* Growable byte buffer: see buf.h. */
 #include "foundry/base/buf.h"
 
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -28,11 +29,13 @@ void fo_buf_clear(struct fo_buf *b) {
 
 /* Room for n more bytes and the NUL. */
 static bool reserve(struct fo_buf *b, size_t n) {
+    size_t want;
     if (b->failed) return false;
-    if (n > b->cap_bytes - b->len) return !(b->failed = true);
-    if (b->data && b->len + n + 1 <= b->size) return true;
+    if (n > b->cap_bytes - b->len || __builtin_add_overflow(b->len, n, &want) || __builtin_add_overflow(want, (size_t)1, &want))
+        return !(b->failed = true);
+    if (b->data && want <= b->size) return true;
     size_t size = b->size ? b->size : FIRST;
-    while (size < b->len + n + 1) size *= 2;
+    while (size < want) size = size > SIZE_MAX / 2 ? want : size * 2;
     char *p = realloc(b->data, size);
     if (!p) return !(b->failed = true);
     b->data = p;

@@ -21,14 +21,14 @@ void fo_log_set(fo_log_sink *sink, void *ctx, const char *debug_areas) {
     state.ctx = ctx;
     state.all = debug_areas && strcmp(debug_areas, "all") == 0;
     state.areas[0] = '\0';
-    if (debug_areas && !state.all) snprintf(state.areas, sizeof state.areas, ",%s,", debug_areas);
+    if (debug_areas && debug_areas[0] && !state.all) snprintf(state.areas, sizeof state.areas, ",%s,", debug_areas);
     pthread_mutex_unlock(&state.lock);
 }
 
 bool fo_log_debug_on(const char *area) {
     if (!state.sink) return false;
     if (state.all) return true;
-    if (!state.areas[0]) return false;
+    if (!state.areas[0] || !area[0]) return false;
     char key[64];
     snprintf(key, sizeof key, ",%s,", area);
     return strstr(state.areas, key) != NULL;

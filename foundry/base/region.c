@@ -31,7 +31,7 @@ void fo_region_done(struct fo_region *r) {
 }
 
 void *fo_region_alloc(struct fo_region *r, size_t bytes) {
-    if (bytes > r->cap_bytes) return NULL;
+    if (bytes > r->cap_bytes || bytes > SIZE_MAX - 15 - sizeof(struct fo_region_chunk)) return NULL;
     size_t want = (bytes + 15) & ~(size_t)15;
     struct fo_region_chunk *c = r->chunks;
     if (!c || c->size - c->used < want) {

@@ -53,9 +53,10 @@ bool fo_parse_ms(const char *s, uint64_t *ret_ms) {
     return parse(s, times, ret_ms);
 }
 
+/* Three significant digits, decided by what the number is rounded to: 9.999 is "10.0". */
 static char *format(double v, const char *unit, char *out, size_t size) {
     bool whole = v == (double)(uint64_t)v;
-    snprintf(out, size, whole || v >= 100 ? "%.0f %s" : v >= 10 ? "%.1f %s" : "%.2f %s", v, unit);
+    snprintf(out, size, whole || v >= 99.95 ? "%.0f %s" : v >= 9.995 ? "%.1f %s" : "%.2f %s", v, unit);
     return out;
 }
 
@@ -63,7 +64,7 @@ char *fo_format_bytes(uint64_t bytes, char *out, size_t size) {
     static const char *const names[] = { "B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB" };
     double v = (double)bytes;
     int i = 0;
-    for (; v >= 1024 && i < 6; i++) v /= 1024;
+    for (; v >= 1023.5 && i < 6; i++) v /= 1024; /* never "1024 KiB" */
     return format(v, names[i], out, size);
 }
 
