@@ -325,20 +325,23 @@ void pn_model_free(struct pn_model *m) {
 
 int pn_model_measure(const char *path, const struct pn_model_opts *o, struct pn_model_info *ret, char *ret_why, size_t why_size,
                      struct fo_err *e) {
-    static _Thread_local char arch[SHOWN], name[SHOWN], tokenizer_error[sizeof ((struct pn_model *)0)->tokenizer_error];
+    static _Thread_local char arch[SHOWN], name[SHOWN];
     struct pn_model *m;
     struct fo_err why;
     if (start(path, o, &m, e)) return e->code;
-    bool servable = prepare(m, o, &why) == FO_OK && open_text(m, o->chat_template, &why) == FO_OK;
-    if (why_size) snprintf(ret_why, why_size, "%s", servable ? "" : why.msg);
+    int rc = prepare(m, o, &why);
+    if (rc == FO_ENOMEM) {
+        pn_model_free(m);
+        *e = why;
+        return fo_wrap(e, "%s", path);
+    }
+    if (why_size) snprintf(ret_why, why_size, "%s", rc ? why.msg : "");
     *ret = m->info;
     memcpy(arch, m->arch, sizeof arch);
     memcpy(name, m->name, sizeof name);
-    memcpy(tokenizer_error, m->tokenizer_error, sizeof tokenizer_error);
     ret->path = path;
     ret->arch = arch;
     ret->name = name;
-    if (ret->tokenizer_error) ret->tokenizer_error = tokenizer_error;
     pn_model_free(m);
     return FO_OK;
 }

@@ -205,12 +205,23 @@ static void a_model_that_does_not_fit_names_the_part_with_need_and_have(void **s
     unlink(odd_path(0));
 }
 
-static void an_allocation_that_fails_while_opening_is_an_error_and_leaks_nothing(void **state) {
+static void an_allocation_that_fails_is_an_error_and_leaks_nothing(void **state) {
     (void)state;
     odd_write(odd_path(0), &(struct odd){ .type = FO_F32, .n_embd = 64, .n_ff = 64, .n_head = 2, .n_head_kv = 1, .n_vocab = 32 });
     open_device((struct fo_device_opts){ .n_threads = 1 });
     struct pn_model_opts o = { .dev = dev, .kv_default = true };
     long n = 0;
+    for (bool failed = true; failed;) {
+        struct pn_model_info info;
+        struct fo_err e = { 0 };
+        char why[200];
+        test_fail_alloc(++n);
+        int rc = pn_model_measure(odd_path(0), &o, &info, why, sizeof why, &e);
+        failed = test_alloc_failed();
+        assert_int_equal(rc, failed ? FO_ENOMEM : FO_OK);
+    }
+    assert_true(n > 4);
+    n = 0;
     for (bool failed = true; failed;) {
         struct pn_model *m = NULL;
         struct fo_err e = { 0 };
@@ -736,7 +747,7 @@ int main(void) {
         cmocka_unit_test(measured_bytes_are_those_allocated_for_every_type),
         cmocka_unit_test(kv_is_f16_and_on_an_exact_device_f32),
         cmocka_unit_test(a_model_that_does_not_fit_names_the_part_with_need_and_have),
-        cmocka_unit_test(an_allocation_that_fails_while_opening_is_an_error_and_leaks_nothing),
+        cmocka_unit_test(an_allocation_that_fails_is_an_error_and_leaks_nothing),
         cmocka_unit_test(a_result_does_not_depend_on_chunks_mates_or_threads),
         cmocka_unit_test(weights_in_the_map_in_memory_and_uploaded_give_the_same_logits),
         cmocka_unit_test(truncating_and_going_on_equals_never_having_said_it),
