@@ -146,7 +146,7 @@ int pd_cli_template(const struct pd_cli_args *a) {
     const char *bos = json_string_value(json_object_get(settings, "bos_token"));
     const char *eos = json_string_value(json_object_get(settings, "eos_token"));
     const char *fixed = json_string_value(json_object_get(settings, "strftime_now_fixed_at"));
-    struct pn_chat_input ci = { .now = fixed ? parse_time(fixed) : (int64_t)time(NULL) };
+    struct pn_chat_input ci = { .now = fixed ? parse_time(fixed) : (int64_t)time(NULL), .as_is = a->template_file != NULL };
     if (ci.now < 0) {
         pd_cli_failf("%s: strftime_now_fixed_at must look like 2025-03-07T09:05:02", a->settings);
         goto out;

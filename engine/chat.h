@@ -32,8 +32,10 @@ struct pn_chat_input {
     const char *extra_json;    /* an object of further template variables (chat_template_kwargs), or NULL; wins over defaults */
     bool add_generation_prompt;
     int64_t now;               /* seconds since 1970, UTC, for strftime_now */
+    bool as_is;                /* the messages go to the template untouched (CLI, comparison with references) */
 };
 
-/* Renders. Before that: content that is a list of parts of type text is joined into one string unless the template handles lists
- * (found once, at open, by trying it); `tools` is None when absent. Errors as pn_jinja_render. */
+/* Renders. Before that, unless as_is: content that is a list of parts of type text is joined into one string unless the template
+ * handles lists, and arguments of tool calls given as JSON text become objects where the template needs objects (both found once,
+ * at open, by trying). `tools` is None when absent. Errors as pn_jinja_render. */
 int pn_chat_render(const struct pn_chat *c, const struct pn_chat_input *in, struct pn_render *ret, struct fo_err *e);

@@ -1,0 +1,300 @@
+/* A conversation as the API has it becomes prompt text: see chat.h. What a template can take is found out by trying: at open the
+ * template renders small probe conversations, each in two forms (content as a string and as a list of parts; a call's arguments as
+ * text and as an object), and the two results tell which form it understands. Reading the template's source for hints would guess. */
+#include "engine/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/jinja_impl.h"
+#include "foundry/base/buf.h"
+#include "foundry/gguf.h"
+#include "foundry/tok.h"
+
+enum { REGION_BYTES = 64 << 20, TOKEN_BYTES = 4096 };
+
+static const char chatml[] = "{% for message in messages %}"
+                             "{{ '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' }}"
+                             "{% endfor %}"
+                             "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+/* The roles whose content is probed, each in a conversation that ends with it. %CONTENT% is either form of the same text. */
+static const struct probe {
+    const char *role, *before, *after;
+} probes[] = {
+    { "user", "[{\"role\":\"user\",\"content\":", "}]" },
+    { "system", "[{\"role\":\"system\",\"content\":", "},{\"role\":\"user\",\"content\":\"q\"}]" },
+    { "assistant", "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":", "},{\"role\":\"user\",\"content\":\"r\"}]" },
+    { "tool",
+      "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call00001\",\"type\":\"function\","
+      "\"function\":{\"name\":\"f\",\"arguments\":{}}}]},{\"role\":\"tool\",\"tool_call_id\":\"call00001\",\"name\":\"f\",\"content\":",
+      "}]" },
+};
+enum { N_PROBES = sizeof probes / sizeof *probes };
+
+struct pn_chat {
+    enum pn_chat_source source;
+    struct pn_jinja *jinja; /* NULL: none, or it did not parse */
+    struct fo_err state;    /* code FO_OK when it did */
+    char *bos, *eos;        /* text; never NULL */
+    bool lists[N_PROBES];   /* the template takes parts in this role's content */
+    bool objects;           /* it needs a call's arguments as an object */
+};
+
+/* --- rendering ------------------------------------------------------------------------------------------------------------ */
+
+static int set_var(struct fo_region *r, struct pn_value *vars, const char *name, struct pn_value v, struct fo_err *e) {
+    return pn_dict_with(r, *vars, name, v, vars, e);
+}
+
+/* The variables of a render; what `extra` names wins. */
+static int make_vars(const struct pn_chat *c, const struct pn_chat_input *in, struct pn_value messages, struct fo_region *r, struct pn_value *ret,
+                     struct fo_err *e) {
+    struct pn_value vars = pn_none(), tools = pn_none(), clock, bos, eos, *json;
+    if (in->tools_json) {
+        if (pn_value_from_json(r, in->tools_json, strlen(in->tools_json), &json, e)) return fo_wrap(e, "tools");
+        tools = *json;
+    }
+    if (!pn_clock_value(r, in->now, &clock) || !pn_str_view(r, c->bos, strlen(c->bos), PN_BY_TEMPLATE, &bos) ||
+        !pn_str_view(r, c->eos, strlen(c->eos), PN_BY_TEMPLATE, &eos))
+        return pn_region_full(r, e);
+    const struct {
+        const char *name;
+        struct pn_value v;
+    } all[] = { { "messages", messages },   { "tools", tools },   { "documents", pn_none() },   { "add_generation_prompt", pn_bool(in->add_generation_prompt) },
+                { "bos_token", bos },       { "eos_token", eos }, { "strftime_now", clock } };
+    for (size_t i = 0; i < sizeof all / sizeof *all; i++)
+        if (set_var(r, &vars, all[i].name, all[i].v, e)) return e->code;
+    if (in->extra_json) {
+        if (pn_value_from_json(r, in->extra_json, strlen(in->extra_json), &json, e)) return fo_wrap(e, "template variables");
+        if (json->kind != PN_V_DICT) return fo_fail(e, FO_EINVAL, "template variables must be an object");
+        size_t n = vars.dict->n, more = json->dict->n;
+        struct pn_value *k = fo_region_array(r, n + more, sizeof *k), *v = fo_region_array(r, n + more, sizeof *v);
+        if (!k || !v) return pn_region_full(r, e);
+        memcpy(k, vars.dict->k, n * sizeof *k);
+        memcpy(v, vars.dict->v, n * sizeof *v);
+        if (more) {
+            memcpy(k + n, json->dict->k, more * sizeof *k);
+            memcpy(v + n, json->dict->v, more * sizeof *v);
+        }
+        if (pn_dict_new(r, k, v, n + more, &vars, e)) return e->code;
+    }
+    *ret = vars;
+    return 0;
+}
+
+/* --- making a conversation fit the template ----------------------------------------------------------------------------------- */
+
+static const struct pn_value *field(struct pn_value v, const char *name) {
+    return v.kind == PN_V_DICT ? pn_dict_find(v.dict, name, strlen(name)) : NULL;
+}
+
+/* Parts that are all text as one string; anything else stays. */
+static int join_parts(struct fo_region *r, struct pn_value *content, struct fo_err *e) {
+    struct pn_out t;
+    const struct pn_list *parts = content->list;
+    for (size_t i = 0; i < parts->n; i++) {
+        const struct pn_value *type = field(parts->v[i], "type"), *text = field(parts->v[i], "text");
+        if (!type || !text || text->kind != PN_V_STR || !pn_value_eq(*type, (struct pn_value){ .kind = PN_V_STR, .s = &(struct pn_str){ .s = "text", .len = 4 } }))
+            return 0;
+    }
+    pn_out_init(&t, REGION_BYTES);
+    for (size_t i = 0; i < parts->n; i++) pn_out_put_str(&t, *field(parts->v[i], "text"));
+    int rc = pn_out_pop(&t, 0, r, content, e);
+    pn_out_done(&t);
+    return rc;
+}
+
+/* A copy of a dict with one value replaced. */
+static int replace_field(struct fo_region *r, struct pn_value *dict, const char *name, struct pn_value v, struct fo_err *e) {
+    return pn_dict_with(r, *dict, name, v, dict, e);
+}
+
+/* One call: {"function": {"arguments": ...}} or {"arguments": ...}. Text that is no JSON object stays text. */
+static int parse_arguments(struct fo_region *r, struct pn_value *call, struct fo_err *e) {
+    const struct pn_value *function = field(*call, "function");
+    struct pn_value holder = function && function->kind == PN_V_DICT ? *function : *call, *json;
+    const struct pn_value *arguments = field(holder, "arguments");
+    if (!arguments || arguments->kind != PN_V_STR) return 0;
+    struct fo_err unused = { 0 };
+    if (pn_value_from_json(r, arguments->s->s, arguments->s->len, &json, &unused)) return 0;
+    if (json->kind != PN_V_DICT) return 0;
+    if (replace_field(r, &holder, "arguments", *json, e)) return e->code;
+    if (!function || function->kind != PN_V_DICT) {
+        *call = holder;
+        return 0;
+    }
+    return replace_field(r, call, "function", holder, e);
+}
+
+static int fit_message(const struct pn_chat *c, struct fo_region *r, struct pn_value *message, struct fo_err *e) {
+    const struct pn_value *role = field(*message, "role"), *content = field(*message, "content"), *calls = field(*message, "tool_calls");
+    bool lists = false;
+    for (size_t i = 0; role && i < N_PROBES; i++)
+        if (pn_str_is(*role, probes[i].role, strlen(probes[i].role))) lists = c->lists[i];
+    if (content && content->kind == PN_V_LIST && !lists) {
+        struct pn_value joined = *content;
+        if (join_parts(r, &joined, e)) return e->code;
+        if (joined.kind == PN_V_STR && replace_field(r, message, "content", joined, e)) return e->code;
+    }
+    if (!c->objects || !calls || calls->kind != PN_V_LIST) return 0;
+    struct pn_value list;
+    if (pn_list_new(r, calls->list->n ? calls->list->v : NULL, calls->list->n, PN_SEQ_LIST, &list, e)) return e->code;
+    for (size_t i = 0; i < list.list->n; i++)
+        if (parse_arguments(r, &list.list->v[i], e)) return e->code;
+    list.mark = PN_BY_USER;
+    return pn_list_seal(list, e) ? (int)e->code : replace_field(r, message, "tool_calls", list, e);
+}
+
+static int fit(const struct pn_chat *c, struct fo_region *r, struct pn_value *messages, struct fo_err *e) {
+    struct pn_value list;
+    if (messages->kind != PN_V_LIST) return fo_fail(e, FO_EINVAL, "messages must be an array");
+    if (pn_list_new(r, messages->list->n ? messages->list->v : NULL, messages->list->n, PN_SEQ_LIST, &list, e)) return e->code;
+    for (size_t i = 0; i < list.list->n; i++)
+        if (fit_message(c, r, &list.list->v[i], e)) return e->code;
+    list.mark = PN_BY_USER;
+    if (pn_list_seal(list, e)) return e->code;
+    *messages = list;
+    return 0;
+}
+
+static int render(const struct pn_chat *c, const struct pn_chat_input *in, struct fo_region *r, struct pn_render *ret, struct fo_err *e) {
+    struct pn_value *messages, list, vars;
+    if (pn_value_from_json(r, in->messages_json, strlen(in->messages_json), &messages, e)) return fo_wrap(e, "messages");
+    list = *messages;
+    if (!in->as_is && fit(c, r, &list, e)) return e->code;
+    if (make_vars(c, in, list, r, &vars, e)) return e->code;
+    return pn_jinja_render(c->jinja, r, &vars, NULL, ret, e);
+}
+
+int pn_chat_render(const struct pn_chat *c, const struct pn_chat_input *in, struct pn_render *ret, struct fo_err *e) {
+    if (pn_chat_state(c, e)) return e->code;
+    struct fo_region r;
+    fo_region_init(&r, REGION_BYTES);
+    int rc = render(c, in, &r, ret, e);
+    fo_region_done(&r);
+    return rc;
+}
+
+/* --- probing --------------------------------------------------------------------------------------------------------------------- */
+
+/* Renders before + middle + after untouched. False when the template cannot. */
+static bool try(const struct pn_chat *c, const char *before, const char *middle, const char *after, struct pn_render *ret) {
+    struct fo_buf b;
+    struct fo_err unused = { 0 };
+    fo_buf_init(&b, 1 << 16);
+    fo_buf_puts(&b, before);
+    fo_buf_puts(&b, middle);
+    fo_buf_puts(&b, after);
+    const struct pn_chat_input in = { .messages_json = fo_buf_str(&b), .add_generation_prompt = true, .as_is = true };
+    bool ok = !b.failed && pn_chat_render(c, &in, ret, &unused) == 0;
+    fo_buf_done(&b);
+    return ok;
+}
+
+static bool same(const struct pn_render *a, const struct pn_render *b) {
+    return a->len == b->len && memcmp(a->text, b->text, a->len) == 0;
+}
+
+static bool contains(const struct pn_render *a, const char *what) {
+    return memmem(a->text, a->len, what, strlen(what)) != NULL;
+}
+
+/* Parts are understood where they give what the same text as a string gives, and the text is in it. */
+static bool takes_lists(const struct pn_chat *c, const struct probe *p) {
+    struct pn_render plain = { 0 }, parts = { 0 };
+    bool yes = try(c, p->before, "\"pn-probe\"", p->after, &plain) && contains(&plain, "pn-probe") &&
+               try(c, p->before, "[{\"type\":\"text\",\"text\":\"pn-probe\"}]", p->after, &parts) && same(&plain, &parts);
+    pn_render_done(&plain);
+    pn_render_done(&parts);
+    return yes;
+}
+
+/* Objects are needed where they render, and not as Python would print a dict, and text gives something else or nothing. */
+static bool needs_objects(const struct pn_chat *c) {
+    static const char before[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call00001\","
+                                 "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":";
+    static const char after[] = "}}]},{\"role\":\"tool\",\"tool_call_id\":\"call00001\",\"name\":\"f\",\"content\":\"r\"}]";
+    struct pn_render object = { 0 }, text = { 0 };
+    bool yes = try(c, before, "{\"pn_key\": \"pn-value\"}", after, &object) && contains(&object, "pn-value") && !contains(&object, "'pn_key'") &&
+               !(try(c, before, "\"{\\\"pn_key\\\": \\\"pn-value\\\"}\"", after, &text) && same(&object, &text));
+    pn_render_done(&object);
+    pn_render_done(&text);
+    return yes;
+}
+
+/* --- open and close --------------------------------------------------------------------------------------------------------------- */
+
+/* Takes over bos and eos (heap). */
+static int chat_new(const char *text, size_t len, enum pn_chat_source source, char *bos, char *eos, struct pn_chat **ret, struct fo_err *e) {
+    struct pn_chat *c = calloc(1, sizeof *c);
+    if (!c || !bos || !eos) {
+        free(c);
+        free(bos);
+        free(eos);
+        return fo_fail(e, FO_ENOMEM, "no memory for a chat template");
+    }
+    *c = (struct pn_chat){ .source = source, .bos = bos, .eos = eos };
+    if (source != PN_CHAT_NONE && pn_jinja_parse(text, len, &c->jinja, &c->state)) {
+        if (c->state.code == FO_ENOMEM) {
+            *e = c->state;
+            pn_chat_free(c);
+            return e->code;
+        }
+        fo_wrap(&c->state, "chat template");
+    }
+    if (c->jinja) {
+        for (size_t i = 0; i < N_PROBES; i++) c->lists[i] = takes_lists(c, &probes[i]);
+        c->objects = needs_objects(c);
+    }
+    *ret = c;
+    return 0;
+}
+
+/* The text of a token, or "" when the model has none. */
+static char *token_text(const struct fo_tok *tok, int32_t id) {
+    struct fo_buf b;
+    fo_buf_init(&b, TOKEN_BYTES);
+    if (id >= 0) fo_tok_piece(tok, id, true, &b);
+    char *text = b.len && !b.failed ? fo_buf_steal(&b) : b.failed ? NULL : calloc(1, 1);
+    fo_buf_done(&b);
+    return text;
+}
+
+int pn_chat_open(const struct fo_gguf *g, const struct fo_tok *tok, const char *override_text, struct pn_chat **ret, struct fo_err *e) {
+    static const char start[] = "<|im_start|>", end[] = "<|im_end|>";
+    struct fo_str text = { override_text, override_text ? strlen(override_text) : 0 };
+    enum pn_chat_source source = PN_CHAT_OVERRIDE;
+    struct fo_err unused = { 0 };
+    if (!override_text) {
+        source = PN_CHAT_FILE;
+        if (fo_gguf_get_str(g, "tokenizer.chat_template", &text, &unused) || text.len == 0) {
+            bool has = fo_tok_find(tok, start, sizeof start - 1) >= 0 && fo_tok_find(tok, end, sizeof end - 1) >= 0;
+            source = has ? PN_CHAT_CHATML : PN_CHAT_NONE;
+            text = (struct fo_str){ chatml, sizeof chatml - 1 };
+        }
+    }
+    return chat_new(text.s, text.len, source, token_text(tok, fo_tok_bos(tok)), token_text(tok, fo_tok_eos(tok)), ret, e);
+}
+
+int pn_chat_open_text(const char *text, size_t len, const char *bos, const char *eos, struct pn_chat **ret, struct fo_err *e) {
+    return chat_new(text, len, PN_CHAT_OVERRIDE, strdup(bos ? bos : ""), strdup(eos ? eos : ""), ret, e);
+}
+
+void pn_chat_free(struct pn_chat *c) {
+    if (!c) return;
+    pn_jinja_free(c->jinja);
+    free(c->bos);
+    free(c->eos);
+    free(c);
+}
+
+enum pn_chat_source pn_chat_source(const struct pn_chat *c) {
+    return c->source;
+}
+
+int pn_chat_state(const struct pn_chat *c, struct fo_err *e) {
+    if (c->source == PN_CHAT_NONE) return fo_fail(e, FO_EUNSUPPORTED, "the model has no chat template; use /v1/completions");
+    if (c->state.code) *e = c->state;
+    return c->state.code;
+}
