@@ -1,0 +1,241 @@
+/* Request bodies: what is taken, and that everything malformed is a 400 that names its place. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "config/manifest.h"
+#include "daemon/oai.h"
+#include "daemon/params.h"
+#include "foundry/base/rng.h"
+
+#define MESSAGES "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
+
+static struct pd_params take(unsigned api, const char *body) {
+    struct pd_params p;
+    struct pd_error x;
+    if (!pd_params_parse(api, body, strlen(body), &p, &x)) fail_msg("%s: refused: %s", body, x.message);
+    return p;
+}
+
+static void refuses_each_malformed_request_by_its_place(void **state) {
+    (void)state;
+    FILE *f = fopen("tests/cases/http/malformed.txt", "r");
+    assert_non_null(f);
+    char line[4096];
+    int n = 0;
+    while (fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        if (*line == '#') continue;
+        char *param = strchr(line, ' '), *body = param ? strchr(param + 1, ' ') : NULL;
+        assert_non_null(body);
+        *param++ = *body++ = '\0';
+        struct pd_params p;
+        struct pd_error x;
+        if (pd_params_parse(strcmp(line, "chat") == 0 ? PD_API_CHAT : PD_API_TEXT, body, strlen(body), &p, &x)) fail_msg("taken: %s", body);
+        if (pd_error_row(x.id)->status != 400) fail_msg("%s: status %d", body, pd_error_row(x.id)->status);
+        if (strcmp(x.param, strcmp(param, "-") == 0 ? "" : param) != 0) fail_msg("%s: param '%s', not '%s': %s", body, x.param, param, x.message);
+        assert_true(x.message[0]);
+        n++;
+    }
+    fclose(f);
+    assert_true(n >= 100);
+}
+
+/* Agents search the text of a 400 for these; only a real overflow may use them. */
+static void never_words_a_refusal_as_an_overflow(void **state) {
+    (void)state;
+    static const char *const words[] = { "context size", "context length", "context window", "too many tokens", "entity too large", "exceeds the limit of", "too many images", "too many requests", "rate limit" };
+    FILE *f = fopen("tests/cases/http/malformed.txt", "r");
+    assert_non_null(f);
+    char line[4096];
+    while (fgets(line, sizeof line, f)) {
+        line[strcspn(line, "\n")] = '\0';
+        char *param = strchr(line, ' '), *body = param ? strchr(param + 1, ' ') : NULL;
+        if (*line == '#' || !body) continue;
+        struct pd_params p;
+        struct pd_error x;
+        assert_false(pd_params_parse(line[0] == 'c' ? PD_API_CHAT : PD_API_TEXT, body + 1, strlen(body + 1), &p, &x));
+        for (size_t i = 0; i < sizeof words / sizeof *words; i++)
+            if (strstr(x.message, words[i])) fail_msg("'%s' in: %s", words[i], x.message);
+    }
+    fclose(f);
+}
+
+static void takes_the_sampling_fields(void **state) {
+    (void)state;
+    struct pd_params p = take(PD_API_CHAT, "{" MESSAGES ",\"temperature\":0.5,\"top_p\":0.25,\"top_k\":40,\"min_p\":0.125,\"repeat_penalty\":1.5,\"repeat_last_n\":-1,"
+                                           "\"presence_penalty\":-2,\"frequency_penalty\":2,\"seed\":-7,\"max_tokens\":5.0,\"max_completion_tokens\":5,\"n\":3,"
+                                           "\"stop\":[\"a\",\"b\"],\"logit_bias\":{\"3\":-100,\"9\":5.5},\"stream\":true,\"stream_options\":{\"include_usage\":true}}");
+    assert_true(p.sampling.temperature == 0.5f && p.sampling.top_p == 0.25f && p.sampling.min_p == 0.125f && p.sampling.repeat_penalty == 1.5f);
+    assert_true(p.sampling.presence_penalty == -2 && p.sampling.frequency_penalty == 2);
+    assert_int_equal(p.sampling.top_k, 40);
+    assert_int_equal(p.sampling.repeat_last_n, -1);
+    assert_true(p.sampling.seed == (uint64_t)-7);
+    assert_true(p.has_max_tokens && p.max_tokens == 5 && p.n == 3);
+    assert_int_equal(p.n_stops, 2);
+    assert_string_equal(p.stops[1], "b");
+    assert_int_equal(p.sampling.n_bias, 2);
+    assert_int_equal(p.sampling.bias[1].id, 9);
+    assert_true(p.sampling.bias[0].bias == -100);
+    assert_true(p.stream && p.include_usage);
+    pd_params_done(&p);
+}
+
+static void takes_null_as_unset(void **state) {
+    (void)state;
+    struct pd_params p = take(PD_API_CHAT, "{" MESSAGES ",\"temperature\":null,\"max_tokens\":null,\"stop\":null,\"stream\":null,\"stream_options\":null,\"n\":null,\"tools\":null,"
+                                           "\"tool_choice\":null,\"response_format\":null,\"logprobs\":null,\"logit_bias\":null,\"seed\":null,\"user\":null}");
+    assert_true(p.sampling.temperature == 1 && !p.has_max_tokens && p.n == 1 && p.n_stops == 0 && !p.stream && p.has == 0);
+    pd_params_done(&p);
+}
+
+static void takes_the_harmless_fields(void **state) {
+    (void)state;
+    struct pd_params p = take(PD_API_CHAT, "{" MESSAGES ",\"user\":\"u\",\"metadata\":{\"a\":\"b\"},\"store\":true,\"service_tier\":\"auto\",\"safety_identifier\":\"s\",\"prompt_cache_key\":\"k\","
+                                           "\"verbosity\":\"low\",\"modalities\":[\"text\"],\"parallel_tool_calls\":true,\"reasoning_effort\":\"low\",\"logprobs\":false,"
+                                           "\"top_logprobs\":0,\"tools\":[],\"tool_choice\":\"auto\",\"response_format\":{\"type\":\"text\"},\"functions\":[]}");
+    pd_params_done(&p);
+    p = take(PD_API_CHAT, "{" MESSAGES ",\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"none\"}");
+    pd_params_done(&p);
+    p = take(PD_API_TEXT, "{\"model\":\"m\",\"prompt\":\"a\",\"best_of\":1,\"suffix\":\"\",\"echo\":true,\"max_tokens\":0}");
+    assert_true(p.echo && p.has_max_tokens && p.max_tokens == 0);
+    pd_params_done(&p);
+}
+
+static void takes_every_form_of_prompt(void **state) {
+    (void)state;
+    static const struct {
+        const char *prompt;
+        size_t n, n_ids;
+    } rows[] = { { "\"a\"", 1, 0 }, { "[1,2,3]", 1, 3 }, { "[\"a\"]", 1, 0 }, { "[[1,2]]", 1, 2 }, { "[\"a\",\"b\"]", 2, 0 }, { "[[1],[2]]", 2, 1 }, { "\"\"", 1, 0 } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[128];
+        snprintf(body, sizeof body, "{\"model\":\"m\",\"prompt\":%s}", rows[i].prompt);
+        struct pd_params p = take(PD_API_TEXT, body);
+        assert_int_equal(p.n_prompts, rows[i].n);
+        assert_int_equal(p.prompts[0].n_ids, rows[i].n_ids);
+        assert_int_equal(p.prompts[0].ids != NULL, rows[i].n_ids > 0);
+        pd_params_done(&p);
+    }
+}
+
+static void gives_templates_the_roles_and_parts_they_know(void **state) {
+    (void)state;
+    struct pd_params p = take(PD_API_CHAT, "{\"model\":\"m\",\"messages\":[{\"role\":\"developer\",\"content\":\"be brief\"},{\"role\":\"assistant\",\"content\":[{\"type\":\"refusal\",\"refusal\":\"no\"}]},"
+                                           "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"c\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{}\"}}]},"
+                                           "{\"role\":\"tool\",\"tool_call_id\":\"c\",\"content\":\"x\\u0000y\"}]}");
+    assert_non_null(strstr(p.messages_json, "{\"role\":\"system\",\"content\":\"be brief\"}"));
+    assert_non_null(strstr(p.messages_json, "\"type\":\"text\""));
+    assert_non_null(strstr(p.messages_json, "\"text\":\"no\""));
+    assert_non_null(strstr(p.messages_json, "x\\u0000y"));
+    pd_params_done(&p);
+}
+
+static void fills_in_what_the_manifest_says_and_no_more(void **state) {
+    (void)state;
+    struct cf_sampling d = { .has_temperature = true, .temperature = 0.7, .has_top_k = true, .top_k = 20, .has_repeat_penalty = true, .repeat_penalty = 1.25 };
+    struct pd_params p = take(PD_API_CHAT, "{" MESSAGES ",\"temperature\":0,\"repetition_penalty\":1}");
+    pd_params_defaults(&p, &d);
+    assert_true(p.sampling.temperature == 0 && p.sampling.repeat_penalty == 1 && p.sampling.top_p == 1);
+    assert_int_equal(p.sampling.top_k, 20);
+    pd_params_done(&p);
+}
+
+static void checks_ids_against_the_vocabulary(void **state) {
+    (void)state;
+    struct pd_error x;
+    struct pd_params p = take(PD_API_TEXT, "{\"model\":\"m\",\"prompt\":[[1,2],[3,100]]}");
+    assert_true(pd_params_check_ids(&p, 101, &x));
+    assert_false(pd_params_check_ids(&p, 100, &x));
+    assert_string_equal(x.param, "prompt.1.1");
+    pd_params_done(&p);
+    p = take(PD_API_TEXT, "{\"model\":\"m\",\"prompt\":[7],\"logit_bias\":{\"50\":1}}");
+    assert_false(pd_params_check_ids(&p, 50, &x));
+    assert_string_equal(x.param, "logit_bias.50");
+    assert_false(pd_params_check_ids(&p, 7, &x));
+    pd_params_done(&p);
+}
+
+static void takes_a_seed_of_its_own_each_time(void **state) {
+    (void)state;
+    struct pd_params a = take(PD_API_CHAT, "{" MESSAGES "}"), b = take(PD_API_CHAT, "{" MESSAGES "}");
+    assert_true(a.sampling.seed != b.sampling.seed);
+    pd_params_done(&a);
+    pd_params_done(&b);
+}
+
+static void refuses_deep_nesting_before_parsing(void **state) {
+    (void)state;
+    size_t n = 200000;
+    char *body = malloc(n);
+    memset(body, '[', n);
+    struct pd_params p;
+    struct pd_error x;
+    assert_false(pd_params_parse(PD_API_CHAT, body, n, &p, &x));
+    assert_non_null(strstr(x.message, "64"));
+    /* brackets inside a text do not nest */
+    int at = snprintf(body, n, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"\\\"");
+    memset(body + at, '[', 1000);
+    snprintf(body + at + 1000, 16, "\"}]}");
+    p = take(PD_API_CHAT, body);
+    pd_params_done(&p);
+    free(body);
+}
+
+static void survives_mutants(void **state) {
+    (void)state;
+    static const char text[] = "{" MESSAGES ",\"temperature\":0.5,\"stop\":[\"a\",\"b\"],\"logit_bias\":{\"3\":-100},\"stream\":true,\"stream_options\":{\"include_usage\":true},\"n\":2,\"seed\":7}";
+    struct fo_rng rng;
+    fo_rng_seed(&rng, 4);
+    for (int i = 0; i < 20000; i++) {
+        char m[sizeof text];
+        memcpy(m, text, sizeof text);
+        for (uint64_t k = 1 + fo_rng_u64(&rng) % 3; k > 0; k--) {
+            static const char spice[] = "{}[]\",:0-e.\\ntf";
+            uint64_t r = fo_rng_u64(&rng);
+            m[r % (sizeof text - 1)] = r & (1u << 20) ? spice[(r >> 24) % (sizeof spice - 1)] : (char)(r >> 32);
+        }
+        struct pd_params p;
+        struct pd_error x;
+        if (pd_params_parse(PD_API_CHAT, m, sizeof text - 1, &p, &x)) pd_params_done(&p);
+        else assert_int_equal(pd_error_row(x.id)->status, 400);
+    }
+}
+
+static void every_field_has_its_page(void **state) {
+    (void)state;
+    struct pd_param_doc d, other;
+    size_t n = 0;
+    for (; pd_param_doc(n, &d); n++) {
+        assert_true(d.name[0] && d.doc[0]);
+        for (size_t k = 0; k < n; k++) {
+            assert_true(pd_param_doc(k, &other));
+            if (strcmp(d.name, other.name) == 0) fail_msg("two rows for %s", d.name);
+        }
+    }
+    assert_true(n > 40);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(refuses_each_malformed_request_by_its_place),
+        cmocka_unit_test(never_words_a_refusal_as_an_overflow),
+        cmocka_unit_test(takes_the_sampling_fields),
+        cmocka_unit_test(takes_null_as_unset),
+        cmocka_unit_test(takes_the_harmless_fields),
+        cmocka_unit_test(takes_every_form_of_prompt),
+        cmocka_unit_test(gives_templates_the_roles_and_parts_they_know),
+        cmocka_unit_test(fills_in_what_the_manifest_says_and_no_more),
+        cmocka_unit_test(checks_ids_against_the_vocabulary),
+        cmocka_unit_test(takes_a_seed_of_its_own_each_time),
+        cmocka_unit_test(refuses_deep_nesting_before_parsing),
+        cmocka_unit_test(survives_mutants),
+        cmocka_unit_test(every_field_has_its_page),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
