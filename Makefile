@@ -148,6 +148,12 @@ check-goldens: $(GOLDEN_TESTS) $(B)/pantheon-$(BACKEND)
 	$(Q)[ -d '$(GOLDENS)/models' ] || { echo 'check-goldens: GOLDENS=DIR, the folder with models/, quants/, tokenizers/ and templates/'; exit 2; }
 	$(Q)GOLDENS='$(abspath $(GOLDENS))' tests/run $(GOLDEN_TESTS)
 	$(Q)$(PYTHON) tests/goldens/run.py '$(GOLDENS)' $(B)/pantheon-$(BACKEND)
+# The daemon as clients meet it: a venv with the official client, made once for each requirements.txt, and pytest over it.
+VENV := $(O)/venv
+$(VENV)/.made: tests/e2e/requirements.txt
+	$(Q)rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
+e2e: $(VENV)/.made $(B)/pantheond $(B)/tests/gen/tiny
+	$(Q)B=$(B) $(VENV)/bin/python -m pytest -c tests/e2e/pytest.ini tests/e2e $(PYTEST_ARGS)
 check-deps:
 	$(Q)scripts/deps.sh check
 check: check-deps
@@ -173,7 +179,7 @@ help:
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens check-deps check deps demo install help clean FORCE
+.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens e2e check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -2,6 +2,7 @@
  * answer. */
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
 #include "config/manifest.h"
@@ -27,6 +28,8 @@ static bool render(const struct pn_model *m, const struct pd_params *p, struct p
     };
     if (pn_text_encode_chat(m, &in, 0, ret, &e) == FO_OK) return true;
     pd_error_from(x, &e, false);
+    if (x->id == PD_ERR_UNSUPPORTED && !strstr(x->message, "/v1/completions")) /* no tokenizer at all */
+        pd_error_set(x, PD_ERR_UNSUPPORTED, NULL, "%s; use /v1/completions with token ids", e.msg);
     if (pd_error_row(x->id)->status == 400) snprintf(x->param, sizeof x->param, "messages");
     if (pd_error_row(x->id)->status == 503) x->retry_after_s = 1;
     return false;

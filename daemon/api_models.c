@@ -24,9 +24,9 @@ static void add_loaded(json_t *obj, struct pn_served *s) {
     json_object_set_new(obj, "effective_ctx", json_integer(cap));
     json_object_set_new(obj, "max_concurrent", json_integer(info->max_concurrent));
     json_object_set_new(obj, "meta",
-                        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "n_ctx", cap, "n_ctx_train", (json_int_t)info->n_ctx_train, "n_vocab",
+                        json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "n_ctx", cap, "n_ctx_train", (json_int_t)info->n_ctx_train, "n_vocab",
                                   (json_int_t)info->n_vocab, "n_embd", (json_int_t)info->n_embd, "n_params", (json_int_t)info->n_params, "size",
-                                  (json_int_t)info->weights_bytes, "ftype", info->ftype, "arch", info->arch));
+                                  (json_int_t)info->weights_bytes, "kv_bytes", (json_int_t)info->kv_bytes, "ftype", info->ftype, "arch", info->arch));
 }
 
 static json_t *model_object(struct pd_app *app, size_t i) {

@@ -18,6 +18,7 @@ static size_t blank_front(const char *buf, size_t n) {
 }
 
 size_t pd_head_end(const char *buf, size_t n) {
+    if (n == 0) return 0;
     size_t at = blank_front(buf, n);
     const char *p = buf + at, *end = buf + n;
     /* A head ends at the first empty line, also one written with bare line feeds: the parser refuses those, but must see them. */

@@ -584,16 +584,18 @@ int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct f
     h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     int code = h->wake < 0 ? fo_fail_errno(e, errno, "eventfd") : FO_OK;
     for (size_t i = 0; i < opts->n_listen && code == FO_OK; i++) code = bind_all(h, opts->listen[i], e);
-    if (code == FO_OK) {
-        int rc = pthread_create(&h->acceptor, NULL, accept_main, h);
-        if (rc) code = fo_fail_errno(e, rc, "cannot start the thread that accepts connections");
-        else h->accepting = true;
-    }
     if (code != FO_OK) {
         pd_http_close(h);
         return code;
     }
     *ret = h;
+    return FO_OK;
+}
+
+int pd_http_start(struct pd_http *h, struct fo_err *e) {
+    int rc = pthread_create(&h->acceptor, NULL, accept_main, h);
+    if (rc) return fo_fail_errno(e, rc, "cannot start the thread that accepts connections");
+    h->accepting = true;
     return FO_OK;
 }
 

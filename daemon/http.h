@@ -34,9 +34,11 @@ struct pd_http_opts {
     void *ctx;
 };
 
-/* Binds all addresses, then starts to accept. FO_EBUSY when an address is in use, FO_EACCES without permission, FO_EINVAL for one
- * that is none; the message names it. */
+/* Binds all addresses. FO_EBUSY when one is in use, FO_EACCES without permission, FO_EINVAL for one that is none; the message names
+ * it. Clients can connect; nobody is answered before pd_http_start. */
 int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct fo_err *e);
+/* Accepts from now on: the handler may be called before this returns. Once. */
+int pd_http_start(struct pd_http *h, struct fo_err *e);
 
 /* From now on every call has `draining` and every answer closes its connection. New connections are still taken, to be told so. */
 void pd_http_drain(struct pd_http *h);

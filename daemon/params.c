@@ -68,7 +68,7 @@ static const struct row rows[] = {
     { "min_p", PD_API_BOTH, FLOAT, 0, 1, .open_max = true, SAMPLING(min_p), .doc = "Tokens at least this likely, relative to the likeliest; 0 is off." },
     { "repeat_penalty", PD_API_BOTH, FLOAT, 0, 10, .open_min = true, SAMPLING(repeat_penalty), .doc = "Divides the logits of tokens seen lately; 1 is off." },
     { "repetition_penalty", PD_API_BOTH, FLOAT, 0, 10, .open_min = true, SAMPLING(repeat_penalty), .doc = "Another name of repeat_penalty." },
-    { "repeat_last_n", PD_API_BOTH, INT32, -1, INT32_MAX, SAMPLING(repeat_last_n), .doc = "How many tokens repeat_penalty looks back over; 0 is off, -1 all." },
+    { "repeat_last_n", PD_API_BOTH, INT32, -1, INT32_MAX, SAMPLING(repeat_last_n), .doc = "How many tokens repeat_penalty looks back over; 0 is off, -1 all. Default 64." },
     { "presence_penalty", PD_API_BOTH, FLOAT, -2, 2, SAMPLING(presence_penalty), .doc = "Taken once from the logit of each token generated so far." },
     { "frequency_penalty", PD_API_BOTH, FLOAT, -2, 2, SAMPLING(frequency_penalty), .doc = "Taken from the logit of a token for each time it was generated." },
     { "logit_bias", PD_API_BOTH, FN, .fn = get_bias, .doc = "Object of token id to -100 .. 100, added to its logit." },
@@ -458,6 +458,7 @@ static bool cross_check(struct pd_params *p, struct pd_error *x) {
 
 bool pd_params_parse(unsigned api, const char *body, size_t len, struct pd_params *ret, struct pd_error *x) {
     struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .sampling = pn_sampling_default };
+    p.sampling.repeat_last_n = 64; /* without it a repeat_penalty would do nothing */
     const char *key;
     json_t *v;
     bool ok = parse_root(body, len, &p, x);

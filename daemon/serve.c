@@ -252,7 +252,7 @@ static int open_all(struct serve *s, struct fo_err *e) {
     if (fo_device_open("cpu", "", &dev, &s->dev, e)) return e->code;
     fo_log(FO_LOG_INFO, "serve", "event=start version=%s build=%s backend=%s device=\"%s\" isa=%s", pn_version(), pn_build(), fo_device_build_backend(),
            s->dev->die.model, fo_device_isa(s->dev));
-    if (pn_engine_new(&s->app.engine, e) || pd_http_open(&http, &s->app.http, e)) return e->code;
+    if (pn_engine_new(&s->app.engine, e) || pd_http_open(&http, &s->app.http, e) || pd_http_start(s->app.http, e)) return e->code;
     int rc = pthread_create(&s->loader, NULL, loader_main, s);
     if (rc) return fo_fail_errno(e, rc, "cannot start the loader");
     s->loading = true;

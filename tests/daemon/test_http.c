@@ -83,7 +83,7 @@ static struct server start(uint32_t connections) {
         struct pd_http_opts o = { .listen = (const char *const[]){ text }, .n_listen = 1, .body_bytes = 100000, .header_time_ms = 400, .body_idle_ms = 400,
                                   .write_idle_ms = 400, .connections = connections, .connections_per_address = 1, .handler = handler };
         struct fo_err e;
-        pd_http_open(&o, &s.http, &e);
+        if (pd_http_open(&o, &s.http, &e) == FO_OK) assert_int_equal(pd_http_start(s.http, &e), FO_OK);
     }
     assert_non_null(s.http);
     return s;

@@ -1,0 +1,354 @@
+"""What users of comparable servers suffer, one named test each; the numbers are those of the project's list of pains."""
+import concurrent.futures
+import json
+import pathlib
+import random
+import re
+import signal
+import socket
+import statistics
+import subprocess
+import threading
+import time
+
+import pytest
+from openai import OpenAI, APIError, BadRequestError
+
+from conftest import BUILD, ROOT, SLOW, Stream, check_usage, manifest, wait_for
+
+CAP = 256  # of the tiny models
+
+
+def client(d):
+    return OpenAI(base_url=f"http://127.0.0.1:{d.port}/v1", api_key="none", max_retries=0, timeout=60 * SLOW)
+
+
+# --- context and truncation ---
+
+
+def test_pain_19_a_prompt_past_the_cap_is_refused_and_never_cut(daemon):
+    r = daemon.complete([3] * (CAP + 1))
+    assert r.status == 400
+    e = r.error
+    assert (e["type"], e["code"], e["param"]) == ("context_over_budget", "context_length_exceeded", "prompt")
+    assert f"maximum context length is {CAP} tokens" in e["message"]
+    b = e["budget"]
+    assert b["model"] == "tiny" and b["prompt_tokens"] == CAP + 1 and b["ctx_cap"] == CAP and b["effective_ctx"] == CAP
+    assert b["limited_by"] == "manifest" and b["max_tokens_that_fit"] == 0 and b["kv_bytes_per_token"] > 0
+    r = daemon.complete([3] * (CAP - 1), max_tokens=1)
+    assert r.status == 200 and r.json["usage"]["prompt_tokens"] == CAP - 1
+    r = daemon.complete([3] * (CAP - 1), max_tokens=2)
+    assert r.status == 400 and r.error["budget"]["max_tokens_that_fit"] == 1
+
+
+def test_pain_19_the_openai_client_sees_a_typed_overflow(daemon):
+    with pytest.raises(BadRequestError) as caught:
+        client(daemon).chat.completions.create(model="tiny", messages=[{"role": "user", "content": "word " * 300}])
+    assert caught.value.code == "context_length_exceeded" and caught.value.param == "messages" and caught.value.type == "context_over_budget"
+    assert caught.value.request_id.startswith("req_")
+
+
+def test_pain_21_the_same_overflow_is_the_same_error_on_every_endpoint(daemon):
+    text = "word " * 300
+    answers = [daemon.chat(text), daemon.chat(text, stream=True), daemon.complete(text), daemon.complete(text, stream=True)]
+    assert {(a.status, a.error["type"], a.error["code"]) for a in answers} == {(400, "context_over_budget", "context_length_exceeded")}
+    for a in answers:
+        assert "rate limit" not in a.error["message"].lower() and "too many requests" not in a.error["message"].lower()
+        assert re.search(r"exceeds the available context size", a.error["message"]) and re.search(r"maximum context length is \d+ tokens", a.error["message"])
+
+
+def test_pain_22_the_cap_is_shown_before_anyone_runs_into_it(models, start):
+    d = start(manifest(("a", models["slow"], "ctx_cap: 1024"), ("b", models["tiny"])))
+    listed = {m["id"]: m for m in d.get("/v1/models").json["data"]}
+    for name, cap in (("a", 1024), ("b", CAP)):
+        m = listed[name]
+        assert m["context_window"] == m["ctx_cap"] == m["effective_ctx"] == m["meta"]["n_ctx"] == cap and m["max_output_tokens"] == cap - 1
+        assert re.search(rf'event=model_ready model="{name}".* ctx_cap={cap} ', d.log)
+    check_usage(d.chat(model="b", max_tokens=4).json["usage"])
+
+
+def test_pain_23_an_answer_without_max_tokens_ends_at_the_cap(daemon):
+    # the end token banned: nothing else would stop it
+    r = daemon.complete([3] * 10, logit_bias={"0": -100, "1": -100, "2": -100})
+    assert r.status == 200 and r.json["choices"][0]["finish_reason"] == "length"
+    assert r.json["usage"]["total_tokens"] == CAP
+
+
+# --- clients that leave, idle streams ---
+
+
+def test_pain_28_requests_of_clients_that_left_are_never_run(models, start):
+    d = start(manifest(("tiny", models["slow"], "max_concurrent: 1\nmax_sessions: 1\nqueue: { depth: 16 }")))
+    running = d.stream(max_tokens=3000, ignore_eos=True)
+    wait_for(lambda: d.counters()["tokens_decoded"] > 0, 10)
+    before = d.counters()["tokens_prefilled"]
+    queued = [d.stream("Hello" * (i + 1), max_tokens=1) for i in range(10)]
+    wait_for(lambda: d.counters()["queued"] == 10, 10)
+    for s in queued[1:]:
+        s.close()
+    wait_for(lambda: d.counters()["queued"] == 1, 5, "the queue forgets who left")
+    running.close()
+    list(queued[0].chunks())
+    wait_for(d.idle, 10)
+    prompt = d.chat("Hello", max_tokens=1).json["usage"]["prompt_tokens"]
+    c = d.counters()
+    assert before < c["tokens_prefilled"] <= before + 2 * prompt, "one queued prompt and the one just asked"
+    assert c["cancelled"] == 10
+
+
+@pytest.mark.parametrize("streamed", [True, False])
+def test_pain_28_a_running_answer_stops_when_its_client_leaves(models, start, streamed):
+    d = start(manifest(("tiny", models["slow"], "max_concurrent: 1\nmax_sessions: 1")))
+    body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3000, "ignore_eos": True, "stream": streamed}
+    data = json.dumps(body).encode()
+    s = socket.create_connection(("127.0.0.1", d.port))
+    s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+    wait_for(lambda: d.counters()["tokens_decoded"] > 3, 20)
+    s.close()
+    t = time.monotonic()
+    wait_for(d.idle, 5)
+    assert time.monotonic() - t < 1 * SLOW
+    assert d.counters()["cancelled"] == 1
+
+
+def test_pain_33_200_idle_streams_leave_health_quick(models, start):
+    d = start(manifest(("tiny", models["slow"], "max_concurrent: 1\nmax_sessions: 1\nqueue: { depth: 256 }")))
+    streams = [d.stream(max_tokens=3000, ignore_eos=True) for _ in range(200)]
+    assert all(s.status == 200 for s in streams)
+    took = []
+    for _ in range(200):
+        t = time.monotonic()
+        assert d.get("/health").status == 200
+        took.append((time.monotonic() - t) * 1000)
+    for s in streams:
+        s.close()
+    took.sort()
+    print(f"/health beside 200 streams: p50 {statistics.median(took):.1f} ms, p99 {took[197]:.1f} ms")
+    assert took[197] < 50 * SLOW
+    wait_for(d.idle, 20, "all 200 are cancelled")
+
+
+def test_pain_34_a_waiting_stream_has_its_head_at_once_and_comments(models, start):
+    d = start(manifest(("tiny", models["slow"], "max_concurrent: 1\nmax_sessions: 1")))
+    first = d.stream(max_tokens=4000, ignore_eos=True)
+    wait_for(lambda: d.counters()["running"] == 1, 10)
+    t = time.monotonic()
+    second = d.stream(max_tokens=1)
+    assert second.status == 200 and time.monotonic() - t < 1 * SLOW
+    events = second.events()
+    assert next(events)["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    third = next(events)
+    if third == (":", "ping"):
+        assert 9 < time.monotonic() - t < 12 * SLOW
+    else:  # the first was done within ten seconds: a fast machine
+        assert time.monotonic() - t < 11 * SLOW
+    first.close()
+    second.close()
+
+
+def test_pain_35_slow_senders_do_not_keep_others_waiting(models, start):
+    d = start(manifest(("tiny", models["tiny"]), server="limits: { header_time: 2s, body_idle: 2s }"))
+    slow = []
+    for _ in range(400):
+        s = socket.create_connection(("127.0.0.1", d.port))
+        s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nX: ")
+        slow.append(s)
+    t = time.monotonic()
+    assert d.chat(max_tokens=2).status == 200
+    assert time.monotonic() - t < 1 * SLOW
+    end = time.monotonic() + 3 * SLOW
+    while time.monotonic() < end:
+        for s in slow[::10]:
+            try:
+                s.send(b"a")
+            except OSError:
+                pass
+        time.sleep(0.2)
+    wait_for(lambda: d.get("/health").json["connections"] <= 2, 5, "all of them are cut by their deadline")
+    for s in slow:
+        s.close()
+
+
+# --- streaming and the form of the API ---
+
+
+def test_pain_41_usage_comes_once_when_asked_and_never_unasked(daemon):
+    for api, ask in (("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}]}), ("/v1/completions", {"prompt": "Hi"})):
+        body = {"model": "tiny", "stream": True, "max_tokens": 8, **ask}
+        chunks = Stream(daemon, api, body).chunks()
+        assert all("usage" not in c for c in chunks)
+        chunks = Stream(daemon, api, {**body, "stream_options": {"include_usage": True}}).chunks()
+        assert [c["usage"] is not None for c in chunks] == [False] * (len(chunks) - 1) + [True]
+        assert chunks[-1]["choices"] == []
+        chunks = Stream(daemon, api, {**body, "stream_options": {"include_usage": False}}).chunks()
+        assert all("usage" not in c for c in chunks)
+
+
+def test_pain_42_every_choice_ends_with_a_legal_finish_reason(daemon):
+    for fields in ({"max_tokens": 5, "ignore_eos": True}, {"n": 3, "max_tokens": 5}, {"stop": ["a", "e", "i", "o", "u", " "], "max_tokens": 100}):
+        chunks = daemon.stream(**fields).chunks()
+        reasons = {}
+        for c in chunks:
+            for choice in c["choices"]:
+                assert choice["index"] not in reasons or reasons[choice["index"]] is None, "nothing follows a finish_reason"
+                reasons[choice["index"]] = choice["finish_reason"]
+        assert set(reasons) == set(range(fields.get("n", 1)))
+        assert set(reasons.values()) <= {"stop", "length"}
+
+
+def malformed():
+    for line in (ROOT / "tests/cases/http/malformed.txt").read_text().splitlines():
+        if not line.startswith("#"):
+            yield line.split(" ", 2)
+
+
+def test_pain_44_malformed_requests_are_400_and_name_the_place(daemon):
+    n = 0
+    for api, param, body in malformed():
+        r = daemon.post("/v1/chat/completions" if api == "chat" else "/v1/completions", body, headers={"Content-Type": "application/json"})
+        assert r.status == 400, (body, r.body)
+        assert r.error["param"] == (None if param == "-" else param), (body, r.error)
+        n += 1
+    assert n >= 100
+
+
+def test_pain_44_ids_outside_the_vocabulary_are_named(daemon):
+    for body, param in (({"prompt": [1, 2, 512]}, "prompt.2"), ({"prompt": [[1], [600]]}, "prompt.1.0"), ({"prompt": "a", "logit_bias": {"512": 1}}, "logit_bias.512")):
+        r = daemon.post("/v1/completions", {"model": "tiny", **body})
+        assert r.status == 400 and r.error["param"] == param
+
+
+def test_pain_47_the_model_list_is_what_clients_expect(daemon):
+    listed = list(client(daemon).models.list())
+    assert [m.id for m in listed] == ["tiny", "plain", "ids", "broken"]
+    assert all(m.object == "model" and m.owned_by and m.created > 0 for m in listed)
+    assert client(daemon).models.retrieve("tiny").id == "tiny"
+    assert client(daemon).models.retrieve("org/tiny:latest").id == "tiny"
+    for path in ("/v1/models", "/v1/models/", "/v1/models?x=1"):
+        assert daemon.get(path).json["object"] == "list"
+    for path in ("/v1/models/tiny", "/v1/models/tiny/", "/v1/models/default", "/v1/models/org%2Ftiny%3Alatest", "/v1/models/org/tiny:latest"):
+        assert daemon.get(path).json["id"] == "tiny"
+    head = daemon.request("HEAD", "/v1/models")
+    assert head.status == 200 and head.body == b"" and int(head.headers["content-length"]) > 100
+    options = daemon.request("OPTIONS", "/v1/models")
+    assert options.status == 204 and options.headers["allow"] == "GET, HEAD, OPTIONS" and options.body == b""
+    assert daemon.request("OPTIONS", "/v1/chat/completions").headers["allow"] == "POST, OPTIONS"
+    assert "access-control-allow-origin" not in options.headers
+    r = daemon.get("/v1/models/none")
+    assert r.status == 404 and r.error["code"] == "model_not_found" and "tiny, plain" in r.error["message"]
+
+
+def test_pain_47_both_loopbacks_are_served(models, start):
+    text = manifest(("tiny", models["tiny"])).replace('"127.0.0.1:PORT"', '"127.0.0.1:PORT", "[::1]:PORT"')
+    d = start(text)
+    request = b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    for host in ("127.0.0.1", "::1"):
+        assert b'"id":"tiny"' in d.raw(request, host=host)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_pain_48_no_error_is_without_its_object(daemon, seed):
+    """1,000 broken requests a seed: whatever is not 2xx has the error object (Daemon.request checks)."""
+    rng = random.Random(seed)
+    base = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0.5, "stop": ["x"], "stream": False})
+    paths = ["/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/%zz", "/", "/v1", "/v1/chat", "/v1/embeddings", "/health", "//", "/v1/models/a%2Fb"]
+    statuses = set()
+    for _ in range(1000):
+        body = list(base)
+        for _ in range(rng.randrange(4)):
+            i = rng.randrange(len(body))
+            body[i] = rng.choice(['"', "{", "}", "[", "]", ",", ":", "0", "-", "\\", "null", "true", "\x00", "\ud800", "é", "1e999", ""])
+        r = daemon.request(rng.choice(["POST", "POST", "POST", "GET", "PUT", "DELETE", "PATCH"]), rng.choice(paths[:2] * 6 + paths), "".join(body))
+        statuses.add(r.status)
+        assert r.status < 500
+    assert {400, 404, 405} <= statuses
+    assert daemon.chat(max_tokens=1).status == 200
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_pain_48_broken_http_gets_a_json_body_too(daemon, seed):
+    rng = random.Random(100 + seed)
+    base = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+    for _ in range(250):
+        data = bytearray(base)
+        for _ in range(1 + rng.randrange(3)):
+            data[rng.randrange(len(data) - 6)] = rng.choice(b"\r\n :\0\t%?/HC0\xff")
+        with socket.create_connection(("127.0.0.1", daemon.port), timeout=30) as s:
+            s.sendall(bytes(data))
+            s.shutdown(socket.SHUT_WR)  # whatever is missing will not come
+            got = b""
+            while piece := s.recv(65536):
+                got += piece
+        if not got:
+            continue  # half a head, then the end: nobody to answer
+        status = int(got.split()[1])
+        assert got.startswith(b"HTTP/1.1 ") and b"\r\nx-request-id: req_" in got
+        if status >= 400:
+            assert json.loads(got.split(b"\r\n\r\n", 1)[1])["error"]["message"]
+
+
+# --- configuration and hostile files ---
+
+
+def test_pain_71_every_mistake_of_a_manifest_is_told_in_one_run(tmp_path):
+    bad = tmp_path / "models.yaml"
+    bad.write_text("version: 1\nmodels:\n  - name: a\n    source: { path: a.gguf }\n    ctx_kap: 8192\n  - name: a\n    source: { path: b.gguf }\n    max_concurrent: many\n")
+    check = subprocess.run([BUILD / "pantheond", "--config", bad, "--check-config"], capture_output=True, text=True)
+    assert check.returncode == 1
+    lines = [x for x in check.stderr.splitlines() if ": error: " in x]
+    assert len(lines) == 3, check.stderr
+    assert f"{bad}:5:5: error: " in lines[0] and "did you mean 'ctx_cap'?" in lines[0]
+    serve = subprocess.run([BUILD / "pantheond", "--config", bad], capture_output=True, text=True, timeout=20)
+    assert serve.returncode == 78 and serve.stderr == check.stderr
+
+
+def test_pain_78_a_file_truncated_while_it_serves_fails_its_model_only(models, start, tmp_path):
+    victim = tmp_path / "victim.gguf"
+    victim.write_bytes(pathlib.Path(models["slow"]).read_bytes())
+    d = start(manifest(("victim", victim), ("tiny", models["tiny"])))
+    stream = d.stream(model="victim", max_tokens=3000, ignore_eos=True)
+    events = stream.events()
+    next(events), next(events)
+    with open(victim, "r+b") as f:
+        f.truncate(100_000)
+    last = None
+    for last in events:
+        pass
+    assert "error" in last and last["error"]["type"] == "server_error" and last["error"]["code"] == "device_error", last
+    r = d.chat(model="victim", max_tokens=1)
+    assert r.status == 503 and r.error["code"] == "model_unavailable" and "victim.gguf" in r.error["message"] and int(r.headers["retry-after"]) <= 120
+    m = next(x for x in d.get("/v1/models").json["data"] if x["id"] == "victim")
+    assert m["status"] == "failed" and m["reason"]
+    assert d.chat(max_tokens=2).status == 200 and d.process.poll() is None
+
+
+def test_pain_78_hostile_files_fail_at_load_and_the_others_serve(models, start, tmp_path):
+    whole = pathlib.Path(models["tiny"]).read_bytes()
+    rng = random.Random(7)
+    bad = []
+    for i in range(24):
+        p = tmp_path / f"bad{i}.gguf"
+        if i < 8:
+            p.write_bytes(whole[: [0, 1, 4, 23, 24, 100, 5000, len(whole) - 1][i]])
+        else:
+            data = bytearray(whole)
+            for _ in range(4):
+                at = rng.randrange(4, 3000)
+                data[at : at + 4] = rng.randbytes(4)
+            p.write_bytes(data)
+        bad.append((f"bad{i}", p))
+    d = start(manifest(*bad, ("tiny", models["tiny"])))
+    states = {m["id"]: m["status"] for m in d.get("/v1/models").json["data"]}
+    assert states["tiny"] == "ready" and all(states[f"bad{i}"] == "failed" for i in range(8))
+    for i in range(8):
+        r = d.chat(model=f"bad{i}")
+        assert r.status == 503 and r.error["code"] == "model_unavailable"
+    assert d.chat(max_tokens=2).status == 200
+
+
+def test_pain_39_one_broken_model_is_marked_and_the_others_serve(daemon):
+    m = {x["id"]: x for x in daemon.get("/v1/models").json["data"]}
+    assert m["broken"]["status"] == "failed" and "absent.gguf" in m["broken"]["reason"] and m["tiny"]["status"] == "ready"
+    r = daemon.chat(model="broken")
+    assert r.status == 503 and r.error["code"] == "model_unavailable" and r.headers["x-should-retry"] == "false"
+    assert "event=model_failed" in daemon.log
