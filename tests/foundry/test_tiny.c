@@ -6,12 +6,14 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
 
 #include "foundry/base/err.h"
 #include "foundry/gguf.h"
+#include "foundry/tok.h"
 #include "tests/support/alloc.h"
 
 static void every_served_type_makes_a_model(void **state) {
@@ -87,6 +89,33 @@ static void every_byte_has_its_own_token(void **state) {
     fo_buf_done(&file);
 }
 
+static void its_tokenizer_merges_words_and_knows_its_control_tokens(void **state) {
+    (void)state;
+    struct test_tiny t = test_tiny_default();
+    struct fo_buf file, text;
+    struct fo_gguf *g;
+    struct fo_tok *tok;
+    struct fo_tok_ids ids;
+    struct fo_err e;
+    static const char said[] = "Hello you and the world\xC3\xA4\x01 in other<|im_end|>";
+    assert_int_equal(test_tiny_build(&t, &file, &e), 0);
+    assert_int_equal(fo_gguf_parse(file.data, file.len, "tiny", &g, &e), 0);
+    if (fo_tok_open(g, &tok, &e)) fail_msg("%s", e.msg);
+    assert_int_equal(fo_tok_n_vocab(tok), t.n_vocab);
+    assert_true(fo_tok_is_end(tok, 2) && fo_tok_is_control(tok, 1) && !fo_tok_is_control(tok, 3));
+    if (fo_tok_encode(tok, said, sizeof said - 1, NULL, FO_TOK_SPECIAL, 0, &ids, &e)) fail_msg("%s", e.msg);
+    assert_int_equal(ids.ids[ids.n - 1], 2);
+    assert_true(ids.n < 18); /* words, not bytes */
+    fo_buf_init(&text, 1000);
+    for (size_t i = 0; i < ids.n; i++) fo_tok_piece(tok, ids.ids[i], true, &text);
+    assert_string_equal(fo_buf_str(&text), said);
+    fo_buf_done(&text);
+    free(ids.ids);
+    fo_tok_free(tok);
+    fo_gguf_close(g);
+    fo_buf_done(&file);
+}
+
 static void numbers_that_do_not_fit_are_refused(void **state) {
     (void)state;
     struct fo_buf file;
@@ -124,6 +153,7 @@ static void running_out_of_memory_is_an_error(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_served_type_makes_a_model),     cmocka_unit_test(the_bytes_are_the_same_on_every_machine),
+        cmocka_unit_test(its_tokenizer_merges_words_and_knows_its_control_tokens),
         cmocka_unit_test(every_byte_has_its_own_token),        cmocka_unit_test(numbers_that_do_not_fit_are_refused),
         cmocka_unit_test(running_out_of_memory_is_an_error),
     };
