@@ -16,28 +16,37 @@
 
 enum { MAX_MANIFEST = 1 << 20 };
 
-/* The file's name without folder and .gguf: what people call the model. */
-static void default_name(const char *path, struct fo_buf *out) {
-    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
-    size_t n = strlen(base);
-    if (n > 5 && strcmp(base + n - 5, ".gguf") == 0) n -= 5;
-    char *name = strndup(base, n);
-    if (!name || !cf_quote(name, out)) out->failed = true;
-    free(name);
-}
-
 static void put_int(struct fo_buf *y, const char *key, int64_t own, int64_t all) {
     int64_t v = own ? own : all;
     if (v) fo_buf_printf(y, "    %s: %lld\n", key, (long long)v);
 }
 
-static void write_manifest(const struct pd_cli_args *a, struct fo_buf *y) {
+/* `text` quoted; false after a message when YAML cannot say it. */
+static bool put_text(struct fo_buf *y, const char *flag, const char *text) {
+    if (cf_quote(text, y)) return true;
+    pd_cli_failf("%s: not valid UTF-8", flag);
+    return false;
+}
+
+/* The file's name without folder and .gguf: what people call the model. */
+static bool put_name(const char *path, struct fo_buf *y) {
+    const char *slash = strrchr(path, '/'), *base = slash ? slash + 1 : path;
+    size_t n = strlen(base);
+    if (n > 5 && strcmp(base + n - 5, ".gguf") == 0) n -= 5;
+    char *name = strndup(base, n);
+    bool ok = name && put_text(y, "--model", name);
+    if (!name) y->failed = true;
+    free(name);
+    return ok;
+}
+
+static bool write_manifest(const struct pd_cli_args *a, struct fo_buf *y) {
     const char *host = a->host ? a->host : "127.0.0.1";
     long long port = a->port ? (long long)a->port : 8080;
     char listen[300];
     snprintf(listen, sizeof listen, strchr(host, ':') && *host != '[' ? "[%s]:%lld" : "%s:%lld", host, port);
     fo_buf_puts(y, "version: 1\nserver:\n  listen: [ ");
-    cf_quote(listen, y);
+    if (!put_text(y, "--host", listen)) return false;
     fo_buf_puts(y, " ]\n");
     if (a->threads) fo_buf_printf(y, "host:\n  threads: %lld\n", (long long)a->threads);
     fo_buf_puts(y, "models:\n");
@@ -46,10 +55,9 @@ static void write_manifest(const struct pd_cli_args *a, struct fo_buf *y) {
         const struct pd_cli_model *m = &a->models[i];
         const char *template = m->chat_template ? m->chat_template : all->chat_template;
         fo_buf_puts(y, "  - name: ");
-        if (m->name) cf_quote(m->name, y);
-        else default_name(m->path, y);
+        if (m->name ? !put_text(y, "--name", m->name) : !put_name(m->path, y)) return false;
         fo_buf_puts(y, "\n    source: { path: ");
-        cf_quote(m->path, y);
+        if (!put_text(y, "--model", m->path)) return false;
         fo_buf_puts(y, " }\n");
         put_int(y, "ctx_cap", m->ctx_cap, all->ctx_cap);
         int64_t concurrent = m->max_concurrent ? m->max_concurrent : all->max_concurrent;
@@ -61,10 +69,11 @@ static void write_manifest(const struct pd_cli_args *a, struct fo_buf *y) {
         put_int(y, "max_concurrent", concurrent, 0);
         if (template) {
             fo_buf_puts(y, "    chat_template: ");
-            cf_quote(template, y);
+            if (!put_text(y, "--chat-template", template)) return false;
             fo_buf_putc(y, '\n');
         }
     }
+    return true;
 }
 
 int pd_cli_serve(const struct pd_cli_args *a) {
@@ -87,12 +96,14 @@ int pd_cli_serve(const struct pd_cli_args *a) {
     }
     struct fo_buf y;
     fo_buf_init(&y, MAX_MANIFEST);
-    write_manifest(a, &y);
+    bool written = write_manifest(a, &y);
     struct cf_manifest *m = NULL;
     struct cf_report report = { 0 };
     struct fo_err e;
     int rc = PD_EXIT_USAGE;
-    if (y.failed) {
+    if (!written && !y.failed) {
+        rc = PD_EXIT_USAGE; /* said already */
+    } else if (y.failed) {
         pd_cli_failf("the flags do not fit a manifest of %d bytes", MAX_MANIFEST);
     } else if (cf_manifest_parse(y.data, y.len, &m, &report, &e)) {
         /* there is no file to point at: the findings' text names the key, which is the flag's name */
