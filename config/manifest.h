@@ -18,6 +18,7 @@ struct cf_server {
     char **listen; /* "127.0.0.1:8080", "[::1]:8080" */
     size_t n_listen;
     bool insecure; /* permits listening off loopback without keys */
+    char *admin_socket;
     struct cf_limits limits;
     uint64_t drain_ms;
 };
@@ -25,6 +26,20 @@ struct cf_server {
 struct cf_host {
     uint64_t ram_reserve_bytes;
     int64_t threads; /* CF_AUTO = all allowed */
+    uint64_t settle_timeout_ms, settle_stable_ms;
+    uint64_t load_timeout_ms;
+};
+
+enum cf_die_kind { CF_DIE_CPU, CF_DIE_CUDA, CF_DIE_TT, CF_DIE_METAL, CF_DIE_SIM }; /* in the order of the key's words */
+
+struct cf_die {
+    char *name;
+    int kind;              /* enum cf_die_kind */
+    char *pci;             /* stable address; NULL */
+    uint64_t memory_bytes; /* its budget; 0 = all it has. Never 0 for sim */
+    uint64_t reserve_bytes;
+    char *script; /* sim: its faults, in the words of the sim device, which parses them; NULL */
+    int line;
 };
 
 struct cf_sampling { /* defaults for requests that leave a field out; has_x tells which the manifest sets */
@@ -33,24 +48,43 @@ struct cf_sampling { /* defaults for requests that leave a field out; has_x tell
     int64_t top_k;
 };
 
+struct cf_names {
+    char **names; /* [n] */
+    size_t n;
+};
+
+enum cf_state { CF_STATE_LOADED, CF_STATE_ON_DEMAND, CF_STATE_ABSENT }; /* in the order of the keys' words, as the next one */
+enum cf_memory { CF_MEMORY_GATED, CF_MEMORY_TRUST };
+
 struct cf_model {
     char *name;
     char **aliases;
     size_t n_aliases;
     char *source_path; /* as written; relative paths are relative to the manifest's folder (the daemon joins them) */
-    int64_t ctx_cap;   /* CF_AUTO */
+    struct cf_names dies; /* names of dies, in the order of the layers; or one word "auto:N" (cf_dies_auto); n = 0: placed freely */
+    struct cf_names *replicas; /* [n_replicas] each as `dies`, never empty */
+    size_t n_replicas;         /* 0 = one copy, placed as `dies` says */
+    int64_t ctx_cap;           /* CF_AUTO */
     int64_t max_sessions, max_concurrent;
     int64_t queue_depth;
     uint64_t queue_timeout_ms;
+    uint64_t decode_stall_ms;
+    int64_t priority;
+    int state;           /* enum cf_state */
+    int memory;          /* enum cf_memory */
     char *chat_template; /* NULL = auto, else a path of a template file */
     struct cf_sampling sampling;
-    int line; /* where it stands in the manifest, for messages; 0 = made from flags */
+    int line;      /* where it stands in the manifest, for messages; 0 = elsewhere */
+    void *owner;   /* of a model that stands alone (cf_model_parse, cf_model_copy): its memory; NULL inside a manifest */
 };
 
 struct cf_manifest {
     int64_t version;
     struct cf_server server;
     struct cf_host host;
+    struct cf_die *dies; /* n_dies = 0: all that the build can drive */
+    size_t n_dies;
+    struct cf_model defaults; /* what each model starts as: `defaults:` over the table's own; name and source are NULL */
     struct cf_model *models;
     size_t n_models;
     void *memory; /* owns everything above */
@@ -80,6 +114,39 @@ struct cf_report {
 int cf_manifest_parse(const char *text, size_t len, struct cf_manifest **ret, struct cf_report *ret_report, struct fo_err *e);
 void cf_manifest_free(struct cf_manifest *m); /* NULL is allowed */
 void cf_report_done(struct cf_report *r);
+
+/* N of a `dies` (or one of `replicas`) that is "auto:N", else 0. */
+int64_t cf_dies_auto(const struct cf_names *dies);
+
+/* One model's keys as a YAML or JSON mapping: the body of POST /admin/models/load, and what facts keep. `defaults` (a manifest's; NULL
+ * = the table's own) is what it starts as. Findings and codes as cf_manifest_parse. Free with cf_model_free. */
+int cf_model_parse(const char *text, size_t len, const struct cf_model *defaults, struct cf_model **ret, struct cf_report *ret_report,
+                   struct fo_err *e);
+
+/* Appends the model as one JSON object of the manifest's keys, all that have a value; cf_model_parse reads back an equal model
+ * (cf_model_diff finds nothing) whatever its defaults. Whether the buffer took it, out->failed tells. */
+struct fo_buf;
+void cf_model_write(const struct cf_model *m, struct fo_buf *out);
+
+/* A copy that stands alone. FO_ENOMEM. */
+int cf_model_copy(const struct cf_model *m, struct cf_model **ret, struct fo_err *e);
+void cf_model_free(struct cf_model *m); /* of the two above; NULL is allowed */
+
+/* What changing a key costs a running daemon: nothing, the end of what is connected or running, a reload. */
+enum cf_change { CF_LIVE, CF_DRAIN, CF_RELOAD };
+
+/* A key whose value differs. Texts are cut at the arrays' ends (at a character, then "..."). */
+struct cf_diff {
+    char key[48];         /* "queue.depth" */
+    enum cf_change change;
+    char was[64], is[64]; /* as people write it; "auto", or "unset" */
+};
+enum { CF_MAX_DIFFS = 64 }; /* more keys than a model, or a manifest without its models, has */
+
+/* Writes the keys that differ to ret[CF_MAX_DIFFS], in the table's order, and returns how many. cf_manifest_diff compares what is not
+ * in `defaults` and `models`; a list of mappings (`dies`) is one key, whose cost is that of its costliest change. */
+size_t cf_model_diff(const struct cf_model *was, const struct cf_model *is, struct cf_diff *ret);
+size_t cf_manifest_diff(const struct cf_manifest *was, const struct cf_manifest *is, struct cf_diff *ret);
 
 /* One finding as people read it, appended by the caller to a terminal or log:
  *     models.yaml:14:5: error: 'ctx_kap': no such key in a model; did you mean 'ctx_cap'?

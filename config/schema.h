@@ -30,9 +30,6 @@ enum cf_kind {
     CF_N_KINDS
 };
 
-/* What changing the value costs a running daemon. A group's own cost is that of its keys. */
-enum cf_change { CF_LIVE, CF_DRAIN, CF_RELOAD };
-
 struct cf_keys {
     const char *in;            /* "a model", "'server'": completes "no such key in ..." */
     const struct cf_key *rows; /* [n] */
@@ -50,7 +47,7 @@ struct cf_key {
     bool above_min;    /* the minimum itself is not allowed */
     bool below_max;    /* the maximum itself is not allowed */
     enum cf_kind each; /* of a list */
-    enum cf_change change;
+    enum cf_change change; /* a group's is that of its keys */
     size_t at, count; /* offsets */
     size_t has;       /* with has_flag: offset of a bool that tells whether the key was written */
     bool has_flag;

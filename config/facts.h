@@ -1,0 +1,108 @@
+/* The observed world as plain data: what dies and memory there are, what runs where, what each declared model would need. The
+ * daemon fills it from its registry, the devices and a probe of each file's header; /admin/dies and /admin/models print it;
+ * `pantheon-reconcile --save-facts` keeps it and `--facts` replays it. Pure values; a facts object owns everything in it. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/manifest.h"
+
+enum cf_health { CF_HEALTH_OK, CF_HEALTH_LOST };
+
+struct cf_die_fact {
+    char name[64], kind[16], address[32], model[64];
+    uint64_t total_bytes;   /* the budget: the card's memory, or what the manifest carves out of host RAM */
+    uint64_t reserve_bytes; /* kept free, from the manifest */
+    uint64_t ours_bytes;    /* held by our models; one that is being loaded counts in full */
+    uint64_t foreign_bytes; /* used by others, as the driver says */
+    enum cf_health health;
+    char reason[128]; /* why it is lost */
+    bool host;        /* its memory is host RAM (cpu): counted against the host's gate too */
+    bool accelerator;
+};
+
+enum cf_limited_by { CF_BY_MEMINFO, CF_BY_CGROUP2, CF_BY_CGROUP1 };
+
+struct cf_host_fact {
+    uint64_t total_bytes;
+    uint64_t available_bytes; /* MemAvailable or the cgroup's rest, whichever is less, and of that what is not spoken for: weights that
+                                 models map from files are page cache, which the kernel calls available, so they are taken off */
+    enum cf_limited_by limited_by;
+};
+
+/* One contiguous run of layers on one die, with what it takes there. */
+struct cf_part {
+    char die[64];
+    int64_t first_layer, n_layers;
+    uint64_t weights_bytes, kv_bytes, scratch_bytes;
+};
+
+enum cf_instance_state { CF_I_LOADING, CF_I_READY, CF_I_DRAINING, CF_I_UNLOADING, CF_I_FAILED };
+
+/* A loaded (or loading) copy of a model; replicas are several instances of one name. */
+struct cf_instance {
+    char *name;
+    int64_t replica;
+    uint64_t generation; /* of the manifest it was loaded for */
+    enum cf_instance_state state;
+    struct cf_model *spec;   /* as it was loaded, and as SET changed it since: what a new manifest is compared with */
+    int64_t concurrent_room; /* the max_concurrent it was loaded for: raising it past that is a reload; 0 = any is live */
+    bool ad_hoc;             /* asked for over the admin API, not declared */
+    char *reason;            /* of a failure; NULL */
+    struct cf_part *parts;   /* on a host die they are host memory too */
+    size_t n_parts;
+    uint64_t host_bytes; /* host memory besides the parts */
+    uint64_t running;    /* requests now */
+};
+
+/* What is remembered of a model beyond its instances. */
+struct cf_history {
+    char *name;
+    struct cf_model *ad_hoc; /* wanted over the admin API though the manifest does not declare it: its keys; NULL */
+    bool admin_unloaded;     /* held until POST load or a new manifest */
+    uint32_t failures;       /* loads in a row that failed */
+    uint64_t retry_at_ms;    /* backoff ends; on the clock of cf_facts.now_ms */
+    char *last_error;
+};
+
+/* What a model would take, from its file's header, by the layout code that allocates. One for each (path, ctx_cap as declared,
+ * max_sessions, max_concurrent) that the manifest, an ad hoc wish or an instance names. */
+struct cf_estimate {
+    char *path;                                         /* as in the manifest */
+    int64_t ctx_declared, max_sessions, max_concurrent; /* ctx_declared may be CF_AUTO */
+    int64_t ctx_cap;                                    /* what that resolves to */
+    char *error;                                        /* the file cannot be served: why; the numbers are 0 then. NULL */
+    uint64_t *layer_bytes;                              /* [n_layers] weights of each layer */
+    size_t n_layers;
+    uint64_t *layer_kv_bytes; /* [n_layer_kv = n_layers] its KV, all sessions at ctx_cap */
+    size_t n_layer_kv;
+    uint64_t input_bytes;   /* on the die of the first layer: the token embedding */
+    uint64_t output_bytes;  /* on the die of the last layer: final norm and output matrix */
+    uint64_t tied_bytes;    /* on the die of the last layer, unless it is that of the first: an output matrix that is the embedding */
+    uint64_t die_kv_bytes;  /* per die: KV bookkeeping that does not depend on layers */
+    uint64_t scratch_bytes; /* per die */
+    uint64_t host_bytes;    /* host memory besides the parts, as long as it is loaded: tokenizer, sessions */
+    uint64_t staging_bytes; /* host memory while it is loaded onto a die that is not the host's */
+};
+
+struct cf_facts {
+    uint64_t now_ms;
+    struct cf_host_fact host;
+    struct cf_die_fact *dies;
+    size_t n_dies;
+    struct cf_instance *instances;
+    size_t n_instances;
+    struct cf_history *histories;
+    size_t n_histories;
+    struct cf_estimate *estimates;
+    size_t n_estimates;
+    void *memory; /* owns everything above when it came from cf_facts_parse or cf_facts_copy */
+};
+
+/* JSON both ways. Parsing is strict and bounded (1 MiB of text): FO_EFORMAT names the JSON path. Free with cf_facts_free. */
+int cf_facts_parse(const char *json, size_t len, struct cf_facts **ret, struct fo_err *e);
+char *cf_facts_write(const struct cf_facts *f); /* heap JSON text, indented; NULL without memory */
+void cf_facts_free(struct cf_facts *f);         /* NULL is allowed */
+/* The planner's simulation changes a copy. */
+int cf_facts_copy(const struct cf_facts *f, struct cf_facts **ret, struct fo_err *e);
