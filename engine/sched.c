@@ -9,6 +9,7 @@
  * and is left out of the steps until the reader has pulled. */
 #include "engine/sched.h"
 
+#include <assert.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -460,7 +461,7 @@ static uint32_t build_batch(struct pn_sched *s) {
         s->item_slot[n] = i;
         s->items[n++] = (struct pn_batch_item){ sl->seq, &sl->last, 1, PN_WANT_LAST };
     }
-    uint32_t left = prefill_budget(s, n);
+    uint32_t left = prefill_budget(s, n), total = n;
     uint64_t from = 0;
     while (left > 0) { /* the prompts in order of starting */
         uint32_t next = s->n_slots;
@@ -474,8 +475,10 @@ static uint32_t build_batch(struct pn_sched *s) {
         s->item_slot[n] = next;
         s->items[n++] = (struct pn_batch_item){ sl->seq, sl->r->tokens + pos, take, take == rest ? PN_WANT_LAST : PN_WANT_NONE };
         left -= take;
+        total += take;
         from = sl->order + 1;
     }
+    assert(n <= s->n_slots && total <= s->info->max_batch);
     return n;
 }
 
