@@ -141,15 +141,16 @@ static void put_layer(struct weights *k, const struct test_tiny *t, uint32_t lay
     const struct {
         const char *name;
         uint64_t in, out; /* out 0: a norm */
+        double gain;      /* what a layer adds outweighs the token it started from, or a tied model would only repeat itself */
     } parts[] = {
-        { "attn_norm", embd, 0 },          { "attn_q", embd, embd },      { "attn_k", embd, kv },        { "attn_v", embd, kv },
-        { "attn_output", embd, embd },     { "ffn_norm", embd, 0 },       { "ffn_gate", embd, t->n_ff }, { "ffn_up", embd, t->n_ff },
-        { "ffn_down", t->n_ff, embd },
+        { "attn_norm", embd, 0, 0 },       { "attn_q", embd, embd, 1 },   { "attn_k", embd, kv, 1 },        { "attn_v", embd, kv, 1 },
+        { "attn_output", embd, embd, 4 },  { "ffn_norm", embd, 0, 0 },    { "ffn_gate", embd, t->n_ff, 1 }, { "ffn_up", embd, t->n_ff, 1 },
+        { "ffn_down", t->n_ff, embd, 4 },
     };
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         char name[64];
         snprintf(name, sizeof name, "blk.%u.%s.weight", layer, parts[i].name);
-        if (parts[i].out) put_matrix(k, name, t->dtype, parts[i].in, parts[i].out, 1);
+        if (parts[i].out) put_matrix(k, name, t->dtype, parts[i].in, parts[i].out, parts[i].gain);
         else put_norm(k, name, embd);
     }
 }
