@@ -83,7 +83,7 @@ static void many_jobs_follow_each_other_without_a_gap(void **state) {
     for (int n = 1; n <= 4; n *= 2) {
         struct fo_pool *p = pool_of(n);
         long sums[32] = { 0 };
-        int n_jobs = n > 2 ? 2000 : 20000; /* more threads than cores take a slice of the scheduler per join */
+        int n_jobs = n > 2 ? 200 : 5000; /* more threads than cores take a slice of the scheduler per join */
         for (int k = 0; k < n_jobs; k++) fo_pool_run(p, add, sums, 10);
         assert_int_equal(sums[0] + sums[8] + sums[16] + sums[24], 45L * n_jobs);
         fo_pool_free(p);
@@ -142,7 +142,7 @@ static void one_at_a_time(void *arg, int lo, int hi, int thread) {
 
 static void *call_often(void *arg) {
     struct caller *c = arg;
-    for (int k = 0; k < 500; k++) fo_pool_run(c->pool, one_at_a_time, c, 10);
+    for (int k = 0; k < 100; k++) fo_pool_run(c->pool, one_at_a_time, c, 10);
     return NULL;
 }
 
@@ -161,7 +161,7 @@ static void several_callers_take_turns(void **state) {
         for (int i = 0; i < 4; i++) {
             pthread_join(threads[i], NULL);
             const long *s = callers[i].sums;
-            assert_int_equal(s[0] + s[8] + s[16] + s[24], 45 * 500);
+            assert_int_equal(s[0] + s[8] + s[16] + s[24], 45 * 100);
             assert_int_equal(callers[i].bad, 0);
         }
         fo_pool_free(p);
