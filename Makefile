@@ -143,11 +143,11 @@ check-embed: $(B)/libpantheon.a
 	$(Q)if [ -f models/SmolLM2-135M-Instruct.Q4_1.gguf ]; then $(B)/embed models/SmolLM2-135M-Instruct.Q4_1.gguf 'Say hello.' && echo; fi
 # Every case of the reference data whose types and families this build has: what needs C (quants, streams of tokens), then all that the
 # command line can show.
-GOLDEN_TESTS := $(addprefix $(B)/tests/,foundry/test_quant foundry/test_tok_golden engine/test_llama)
-check-goldens: $(GOLDEN_TESTS) $(B)/pantheon-$(BACKEND)
+GOLDEN_TESTS := $(addprefix $(B)/tests/,foundry/test_tok_golden engine/test_llama)
+check-goldens: $(GOLDEN_TESTS) $(B)/tests/foundry/test_quant $(B)/pantheon-$(BACKEND)
 	$(Q)[ -d '$(GOLDENS)/models' ] || { echo 'check-goldens: GOLDENS=DIR, the folder with models/, quants/, tokenizers/ and templates/'; exit 2; }
 	$(Q)GOLDENS='$(abspath $(GOLDENS))' tests/run $(GOLDEN_TESTS)
-	$(Q)$(PYTHON) tests/goldens/run.py '$(GOLDENS)' $(B)/pantheon-$(BACKEND)
+	$(Q)$(PYTHON) tests/goldens/run.py '$(GOLDENS)' $(B)/pantheon-$(BACKEND) $(B)/tests/foundry/test_quant
 # The daemon as clients meet it: a venv with the official client, made once for each requirements.txt, and pytest over it.
 VENV := $(O)/venv
 $(VENV)/.made: tests/e2e/requirements.txt

@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Runs the reference cases of a goldens folder through the `pantheon` binary, as a user would: logits, tokenize, detokenize, template.
+Dequantised values have no command; the unit test that compares them is run over the folder instead.
 
-usage: run.py GOLDENS [PANTHEON] [--only models|tokenizers|templates] [--verbose]
+usage: run.py GOLDENS [PANTHEON [TEST_QUANT]] [--only models|quants|tokenizers|templates] [--verbose]
 
 Prints each failure, what was left out by reason, and one total: `N passed, N failed, N left out`. A case is left out only for what this
 build says it does not serve; everything else that goes wrong is a failure. Standard library only.
@@ -48,8 +49,8 @@ def left_out(stderr):
 
 
 class Runner:
-    def __init__(self, root, binary, work):
-        self.root, self.binary, self.work = root, binary, work
+    def __init__(self, root, binary, test_quant, work):
+        self.root, self.binary, self.test_quant, self.work = root, binary, test_quant, work
 
     def pantheon(self, *args, stdin=b""):
         p = subprocess.run([self.binary, *args], input=stdin, capture_output=True, timeout=600)
@@ -123,6 +124,24 @@ class Runner:
         if types - {0, 1, 30}:
             return FAST_Q
         return FAST_F32 if types == {0} else FAST_F16
+
+    # --- quants ---
+
+    def quant_cases(self):
+        """Types of the folder, each with what the unit test says of it."""
+        p = subprocess.run([self.test_quant], env={**os.environ, "GOLDENS": self.root}, capture_output=True, text=True, timeout=600)
+        said = dict(m.groups()[::-1] for m in re.finditer(r"^(equal|left out): type (\w+)$", p.stdout, re.M))
+        with open(os.path.join(self.root, "quants", "manifest.json")) as f:
+            for t in json.load(f)["types"]:
+                yield t["type"], said.get(t["type"]), p
+
+    def quant(self, case):
+        name, verdict, p = case
+        if verdict == "left out":
+            return Result(name, "left out", f"type {name}")
+        if verdict != "equal" or p.returncode != 0:
+            return Result(name, "failed", f"test_quant ended with {p.returncode}: {p.stderr.strip()[-300:]}")
+        return Result(name, "passed", "")
 
     # --- tokenizers ---
 
@@ -256,15 +275,16 @@ def main():
     p = argparse.ArgumentParser(usage=__doc__)
     p.add_argument("goldens")
     p.add_argument("pantheon", nargs="?", default="./pantheon")
-    p.add_argument("--only", choices=["models", "tokenizers", "templates"])
+    p.add_argument("test_quant", nargs="?", default="build/release/tests/foundry/test_quant")
+    p.add_argument("--only", choices=["models", "quants", "tokenizers", "templates"])
     p.add_argument("--verbose", action="store_true")
     a = p.parse_args()
     binary = os.path.abspath(a.pantheon)
     total, reasons = collections.Counter(), collections.Counter()
     with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        r = Runner(os.path.abspath(a.goldens), binary, work)
-        for part, cases, check in (("models", r.model_cases, r.model), ("tokenizers", r.tokenizer_cases, r.tokenizer),
-                                   ("templates", r.template_cases, r.template)):
+        r = Runner(os.path.abspath(a.goldens), binary, a.test_quant, work)
+        for part, cases, check in (("models", r.model_cases, r.model), ("quants", r.quant_cases, r.quant),
+                                   ("tokenizers", r.tokenizer_cases, r.tokenizer), ("templates", r.template_cases, r.template)):
             if a.only and a.only != part:
                 continue
             count = collections.Counter()
