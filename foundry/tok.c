@@ -14,6 +14,7 @@
 #include "foundry/base/err.h"
 #include "foundry/base/rng.h"
 #include "foundry/tok_int.h"
+#include "foundry/tok_merge.h"
 #include "foundry/tok_pre.h"
 #include "foundry/unicode.h"
 
@@ -316,21 +317,6 @@ int fo_tok_check_room(struct fo_tok_work *w, const char *s, size_t n) {
     return fo_fail_need(w->e, FO_ELIMIT, w->n + known / per, w->max, "the text has more than %zu tokens", w->max);
 }
 
-int fo_tok_word_room(struct fo_tok_work *w, size_t n) {
-    if (n > w->word_size) {
-        free(w->sym);
-        free(w->start);
-        free(w->heap);
-        w->word_size = 0;
-        w->sym = malloc(n * sizeof *w->sym);
-        w->start = malloc((n + 63) / 64 * sizeof *w->start);
-        w->heap = malloc(2 * n * sizeof *w->heap);
-        if (!w->sym || !w->start || !w->heap) return fo_fail(w->e, FO_ENOMEM, "no memory for a word of %zu bytes", n);
-        w->word_size = n;
-    }
-    return 0;
-}
-
 int fo_tok_seen_find(struct fo_tok_work *w, const char *s, size_t n, struct fo_tok_seen **ret_slot, bool *ret_done) {
     *ret_slot = NULL;
     *ret_done = false;
@@ -456,9 +442,7 @@ int fo_tok_encode(const struct fo_tok *t, const char *text, size_t len, const ui
     free(fixed);
     free(marks);
     free(w.seen);
-    free(w.sym);
-    free(w.start);
-    free(w.heap);
+    fo_merge_done(&w);
     free(w.text);
     if (rc) free(w.ids);
     else *ret = (struct fo_tok_ids){ w.ids, w.n };

@@ -102,15 +102,14 @@ static int merge_word(const struct fo_tok *t, struct fo_tok_work *w, const char 
         }
         return rc;
     }
-    if ((rc = fo_tok_check_room(w, s, n)) || (rc = fo_tok_word_room(w, n))) return rc;
+    if ((rc = fo_tok_check_room(w, s, n)) || (rc = fo_merge_room(w, n))) return rc;
     for (size_t i = 0; i < n; i++) {
         int32_t id = t->byte_id[(uint8_t)s[i]];
-        w->sym[i] = id < 0 ? NO_TOKEN : (uint32_t)id;
+        w->sym[i].value = id < 0 ? NO_TOKEN : (uint32_t)id;
     }
-    memset(w->start, 0xFF, (n + 63) / 64 * sizeof *w->start);
     fo_merge_many(t, w, s, n, bpe_pair, bpe_len);
-    for (size_t i = 0; i < n && !rc; i += bpe_len(t, w->sym[i])) {
-        if (w->sym[i] != NO_TOKEN) rc = fo_tok_push(w, (int32_t)w->sym[i]);
+    for (size_t i = 0; i < n && !rc; i += bpe_len(t, w->sym[i].value)) {
+        if (w->sym[i].value != NO_TOKEN) rc = fo_tok_push(w, (int32_t)w->sym[i].value);
     }
     return rc;
 }
@@ -149,6 +148,7 @@ static int open_merges(struct fo_tok *t, const struct fo_gguf *g, struct fo_err 
     if (!t->pair) return fo_fail(e, FO_ENOMEM, "no memory for the tokenizer's merges");
     memset(t->pair, 0xFF, size * sizeof *t->pair);
     t->pair_mask = size - 1;
+    t->n_ranks = (size_t)kv->n;
     uint64_t at = 0;
     struct fo_str m;
     char joined[1024];

@@ -42,10 +42,9 @@ struct fo_tok_work {
     const struct fo_tok *t;
     struct fo_tok_seen *seen; /* words of this call and what they became; NULL = text too short to pay */
     size_t seen_mask;
-    uint32_t *sym;   /* for words too long for the stack, see tok_merge.h */
-    uint64_t *start; /* bitmap */
-    uint64_t *heap;
-    size_t word_size, heap_size;
+    struct fo_merge_sym *sym; /* [word_size] for words too long for the stack, see tok_merge.h */
+    size_t word_size;
+    struct fo_merge_queue *queue;
     char *text;       /* SPM: the text with its spaces normalised */
     size_t text_len;
     size_t text_size; /* the whole input and one byte: what `text` is to hold at most */
@@ -75,6 +74,7 @@ struct fo_tok {
     int32_t byte_id[256]; /* the token of a single byte, -1 = none */
     bool lossy;           /* invalid UTF-8 becomes U+FFFD, since some byte has no token */
     size_t max_len;       /* most bytes of text that one token stands for */
+    size_t n_ranks;       /* ranks of merges are below this */
     uint32_t *special;    /* [n_special] control and user-defined tokens, sorted by text */
     uint32_t n_special;
     uint32_t special_at[257]; /* by first byte: where its tokens start in `special` */
@@ -156,6 +156,3 @@ int fo_tok_check_room(struct fo_tok_work *w, const char *s, size_t n);
 
 /* "<0x41>" -> 0x41; -1 for any other text. */
 int fo_tok_byte_name(const char *s, size_t n);
-
-/* Memory for one word of n bytes in w->sym, start and heap. */
-int fo_tok_word_room(struct fo_tok_work *w, size_t n);

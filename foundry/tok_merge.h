@@ -3,10 +3,9 @@
  * many bytes of the word a symbol covers and what a pair makes. Included by the algorithms so that those two are inlined.
  *
  * Short words: arrays on the stack, a scan for the best pair each time.
- * Long words: a heap of (rank, place), and symbols kept IN PLACE so that a word costs 4 bytes a byte: sym[first byte] and
- * sym[last byte] of a symbol both hold its value, as boundary tags, so the neighbour on either side is found by its length. A
- * bitmap says where symbols start. Entries of the heap are not updated: one whose pair is gone, or has another rank, is dropped
- * when it comes up. n log n in the worst case, and at most 2 n entries (each merge removes one and adds two). */
+ * Long words: one struct per byte of the word, of which those at symbols' first bytes count; the one at a symbol's last byte
+ * repeats its value, as a boundary tag, so that the neighbour on either side is found by its length. Pairs wait in a list per
+ * rank (tok_merge.c), so that a merge costs a handful of steps, however long the word is. */
 #pragma once
 #include "foundry/tok_int.h"
 
@@ -50,62 +49,58 @@ static inline __attribute__((always_inline)) void fo_merge_few(const struct fo_t
     m->n = n;
 }
 
-static inline void fo_heap_down(uint64_t *h, size_t n, size_t i) {
-    uint64_t v = h[i];
-    for (;;) {
-        size_t c = 2 * i + 1;
-        if (c >= n) break;
-        if (c + 1 < n && h[c + 1] < h[c]) c++;
-        if (h[c] >= v) break;
-        h[i] = h[c];
-        i = c;
-    }
-    h[i] = v;
-}
+/* At a symbol's first byte; `value` at its last byte too. */
+struct fo_merge_sym {
+    uint32_t value;
+    uint32_t rank, made; /* of the pair that starts here; rank = FO_MERGE_NONE: it waits in no list */
+    uint32_t next, prev; /* places in the list of its rank, plus one; 0 = none */
+};
 
-static inline void fo_heap_push(uint64_t *h, size_t *n, uint64_t v) {
-    size_t i = (*n)++;
-    while (i && h[(i - 1) / 2] > v) {
-        h[i] = h[(i - 1) / 2];
-        i = (i - 1) / 2;
-    }
-    h[i] = v;
-}
+/* Lists of pairs by rank, each in the order of the text. Between words all are empty. */
+struct fo_merge_list {
+    uint32_t head, tail; /* place plus one */
+};
+struct fo_merge_queue {
+    struct fo_merge_list *list; /* [n_ranks] */
+    uint64_t *used[4];          /* bit i of used[0]: list i is not empty; of used[k]: word i of used[k - 1] is not zero */
+    uint64_t *messy;            /* bit i: list i is out of order */
+    size_t n_ranks, n_top;
+};
 
-/* Over w->sym and w->start (filled by the caller for the word s[0..len), boundary tags included); w->heap has room for 2 len. */
+/* Room for words of n bytes in w->sym and for all ranks in w->queue. FO_ENOMEM. */
+int fo_merge_room(struct fo_tok_work *w, size_t n);
+void fo_merge_done(struct fo_tok_work *w);
+void fo_merge_add(struct fo_tok_work *w, size_t place, uint32_t rank, uint32_t made);
+void fo_merge_drop(struct fo_tok_work *w, size_t place); /* nothing when it waits in no list */
+/* Takes the best pair out of its list; false when there is none. */
+bool fo_merge_take(struct fo_tok_work *w, size_t *ret_place);
+
+/* Over the values in w->sym (filled by the caller for the word s[0..len), boundary tags included). */
 static inline __attribute__((always_inline)) void fo_merge_many(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t len,
                                                                 fo_merge_pair_fn *pair, fo_merge_len_fn *length) {
-    uint32_t *sym = w->sym, made;
-    uint64_t *start = w->start, *heap = w->heap;
-    size_t n = 0;
+    struct fo_merge_sym *sym = w->sym;
+    uint32_t rank, made;
     for (size_t i = 0, next; i < len; i = next) {
-        next = i + length(t, sym[i]);
+        next = i + length(t, sym[i].value);
+        sym[i].rank = FO_MERGE_NONE;
         if (next == len) break;
-        uint32_t rank = pair(t, sym[i], sym[next], s + i, next + length(t, sym[next]) - i, &made);
-        if (rank != FO_MERGE_NONE) heap[n++] = (uint64_t)rank << 32 | i;
+        rank = pair(t, sym[i].value, sym[next].value, s + i, next + length(t, sym[next].value) - i, &made);
+        if (rank != FO_MERGE_NONE) fo_merge_add(w, i, rank, made);
     }
-    for (size_t i = n / 2; i-- > 0;) fo_heap_down(heap, n, i);
-    while (n) {
-        uint64_t top = heap[0];
-        heap[0] = heap[--n];
-        if (n) fo_heap_down(heap, n, 0);
-        size_t i = (uint32_t)top;
-        if (!(start[i / 64] >> (i % 64) & 1)) continue;
-        size_t right = i + length(t, sym[i]);
-        if (right == len) continue;
-        size_t end = right + length(t, sym[right]);
-        uint32_t rank = pair(t, sym[i], sym[right], s + i, end - i, &made);
-        if (rank != top >> 32 || rank == FO_MERGE_NONE) continue;
-        start[right / 64] &= ~(UINT64_C(1) << (right % 64));
-        sym[i] = sym[end - 1] = made;
+    for (size_t i; fo_merge_take(w, &i);) {
+        size_t right = i + length(t, sym[i].value), end = right + length(t, sym[right].value);
+        uint32_t value = sym[i].made;
+        fo_merge_drop(w, right);
+        sym[i].value = sym[end - 1].value = value;
         if (i) {
-            size_t left = i - length(t, sym[i - 1]);
-            rank = pair(t, sym[left], made, s + left, end - left, &(uint32_t){ 0 });
-            if (rank != FO_MERGE_NONE) fo_heap_push(heap, &n, (uint64_t)rank << 32 | left);
+            size_t left = i - length(t, sym[i - 1].value);
+            fo_merge_drop(w, left);
+            rank = pair(t, sym[left].value, value, s + left, end - left, &made);
+            if (rank != FO_MERGE_NONE) fo_merge_add(w, left, rank, made);
         }
         if (end < len) {
-            rank = pair(t, made, sym[end], s + i, end + length(t, sym[end]) - i, &(uint32_t){ 0 });
-            if (rank != FO_MERGE_NONE) fo_heap_push(heap, &n, (uint64_t)rank << 32 | i);
+            rank = pair(t, value, sym[end].value, s + i, end + length(t, sym[end].value) - i, &made);
+            if (rank != FO_MERGE_NONE) fo_merge_add(w, i, rank, made);
         }
     }
 }

@@ -95,15 +95,13 @@ static int merge_word(const struct fo_tok *t, struct fo_tok_work *w, const char 
         for (unsigned i = 0; i < m.n && !rc; i++) rc = push_symbol(t, w, s + m.at[i], m.at[i + 1] - m.at[i]);
         return rc;
     }
-    if ((rc = fo_tok_check_room(w, s, n)) || (rc = fo_tok_word_room(w, n))) return rc;
-    memset(w->start, 0, (n + 63) / 64 * sizeof *w->start);
+    if ((rc = fo_tok_check_room(w, s, n)) || (rc = fo_merge_room(w, n))) return rc;
     for (size_t i = 0; i < n; i += len) {
         len = char_len(s + i, n - i);
-        w->sym[i] = w->sym[i + len - 1] = (uint32_t)len;
-        w->start[i / 64] |= UINT64_C(1) << (i % 64);
+        w->sym[i].value = w->sym[i + len - 1].value = (uint32_t)len;
     }
     fo_merge_many(t, w, s, n, spm_pair, spm_len);
-    for (size_t i = 0; i < n && !rc; i += w->sym[i]) rc = push_symbol(t, w, s + i, w->sym[i]);
+    for (size_t i = 0; i < n && !rc; i += w->sym[i].value) rc = push_symbol(t, w, s + i, w->sym[i].value);
     return rc;
 }
 
@@ -173,6 +171,7 @@ static int open_scores(struct fo_tok *t, const struct fo_gguf *g, struct fo_err 
         if (i && order[i].score < order[i - 1].score) rank++;
         t->rank[order[i].id] = rank;
     }
+    t->n_ranks = t->n; /* at most */
     free(order);
     return 0;
 }
