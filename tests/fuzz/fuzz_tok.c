@@ -15,14 +15,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static struct fo_tok *vocabulary(unsigned which) {
     static const char *const names[] = { "bpe352-smollm", "bpe352-llama-bpe", "bpe768-gpt-2", "spm352-phi3", "spm768", "bpe352-qwen2" };
+    static struct fo_gguf *file[6]; /* stay open, as the tokenizers need them */
     static struct fo_tok *open[6];
     which %= 6;
     if (!open[which]) {
         char path[256];
         struct fo_err e;
-        struct fo_gguf *g; /* stays open, as the tokenizer needs it */
         snprintf(path, sizeof path, "tests/data/tokenizers/%s/vocab.gguf", names[which]);
-        if (fo_gguf_open(path, &g, &e) || fo_tok_open(g, &open[which], &e)) {
+        if (fo_gguf_open(path, &file[which], &e) || fo_tok_open(file[which], &open[which], &e)) {
             fprintf(stderr, "%s\n(run me in the root of the repository)\n", e.msg);
             abort();
         }
