@@ -8,7 +8,7 @@
  *     string: u64 length | bytes
  *
  * Nothing in it is believed. Counts are checked against the bytes that are left before anything is allocated, and against the
- * limits below, so the heap this takes is bounded: 65,536 entries of each kind need 11 MB. What is read once is kept (names and
+ * limits below, so the heap this takes is bounded: 65,536 entries of each kind need 11 MB. What is read once is kept (places and
  * lengths), since whoever may write the file may do so while we look; arrays are walked later and check their bounds again. Names
  * are hashed with a secret seed, so a file cannot be built whose names all collide. */
 #include "foundry/gguf.h"
