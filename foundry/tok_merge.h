@@ -9,7 +9,7 @@
 #pragma once
 #include "foundry/tok_int.h"
 
-enum { FO_MERGE_SHORT = 96 };
+enum { FO_MERGE_SHORT = 24 };
 #define FO_MERGE_NONE UINT32_MAX
 
 struct fo_merge_short {
