@@ -31,7 +31,7 @@ static const char intro[] =
     "\n"
     "- **Sizes** have a unit: `B`, `KiB`, `MiB`, `GiB`, `TiB` (powers of 1024) or `KB`, `MB`, `GB`, `TB` (powers of 1000): `300MiB`, "
     "`1.5GiB`.\n"
-    "- **Times** have a unit: `ms`, `s`, `min`, `h`, `d`: `500ms`, `10min`. **Shares** end in `%`.\n"
+    "- **Times** have a unit: `ms`, `s`, `min` (or `m`), `h`, `d`: `500ms`, `10min`. **Shares** end in `%`.\n"
     "- **Whole numbers** are decimal digits, nothing else: no `8k`, `0x2000`, `8_192`, `010`. **Numbers** may have a fraction: `0.7`.\n"
     "- **Flags** are `true` and `false`; `yes`, `no`, `on`, `off` are errors, because YAML readers disagree about them.\n"
     "- **Names** have letters, digits and `. _ : / -`, start with a letter or a digit, and at most 128 characters.\n"
@@ -51,11 +51,12 @@ static const char intro[] =
 
 static const char *const costs[] = { [CF_LIVE] = "live", [CF_DRAIN] = "drain", [CF_RELOAD] = "reload" };
 
-static void words_but(const char *words, const char *only, struct fo_buf *out) {
+/* Those of `words` that are in `only`, or those that are not. */
+static void put_words(const char *words, const char *only, bool in, struct fo_buf *out) {
     const char *sep = "";
     for (const char *w = words; *w;) {
         size_t n = strcspn(w, "|");
-        if (strlen(only) != n || memcmp(w, only, n) != 0) {
+        if (cf_word_in(only, w, n) == in) {
             fo_buf_printf(out, "%s`%.*s`", sep, (int)n, w);
             sep = ", ";
         }
@@ -98,8 +99,10 @@ static void section(const struct cf_keys *keys, const struct path *path, bool la
             fo_buf_printf(out, "`%s`", k->def);
         fo_buf_printf(out, " | %s | %s", later || k->later ? "not yet" : nested ? "" : costs[k->change], k->help);
         if (k->only) {
-            fo_buf_printf(out, " This version does only `%s`; not yet ", k->only);
-            words_but(k->words, k->only, out);
+            fo_buf_puts(out, " This version does only ");
+            put_words(k->words, k->only, true, out);
+            fo_buf_puts(out, "; not yet ");
+            put_words(k->words, k->only, false, out);
             fo_buf_puts(out, ".");
         }
         fo_buf_puts(out, " |\n");
@@ -126,11 +129,23 @@ static void json_text(const char *s, struct fo_buf *out) {
 }
 
 static void schema_of_group(const struct cf_keys *keys, struct fo_buf *out);
+static void schema_of_kind(const struct cf_key *k, enum cf_kind kind, struct fo_buf *out);
+
+static void schema_of_list(const struct cf_key *k, enum cf_kind each, struct fo_buf *out) {
+    fo_buf_puts(out, "\"type\":\"array\"");
+    if (k->min > 0) fo_buf_printf(out, ",\"minItems\":%.0f", k->min);
+    fo_buf_printf(out, ",\"maxItems\":%.0f,\"items\":{", k->max);
+    if (each == CF_LIST) /* of names, as many as the outer one may have */
+        schema_of_list(k, CF_NAME, out);
+    else
+        schema_of_kind(k, each, out);
+    fo_buf_puts(out, "}");
+}
 
 static void schema_of_kind(const struct cf_key *k, enum cf_kind kind, struct fo_buf *out) {
     static const char *const patterns[CF_N_KINDS] = {
         [CF_BYTES] = "^[0-9]+(\\.[0-9]+)?([KMGT]i?B|B)$",
-        [CF_MS] = "^[0-9]+(\\.[0-9]+)?(ms|s|min|h|d)$",
+        [CF_MS] = "^[0-9]+(\\.[0-9]+)?(ms|s|min|m|h|d)$",
         [CF_PERCENT] = "^-?[0-9]+(\\.[0-9]+)?%$",
         [CF_NAME] = "^[A-Za-z0-9][A-Za-z0-9._:/-]*$",
         [CF_ADDRESS] = "^([0-9.]+|\\[[0-9a-fA-F:.]+\\]):[0-9]{1,5}$",
@@ -161,12 +176,13 @@ static void schema_of_kind(const struct cf_key *k, enum cf_kind kind, struct fo_
         schema_of_group(k->keys, out);
         break;
     case CF_LIST:
-        fo_buf_puts(out, "\"type\":\"array\"");
-        if (k->min > 0) fo_buf_printf(out, ",\"minItems\":%.0f", k->min);
-        fo_buf_printf(out, ",\"maxItems\":%.0f", k->max);
-        fo_buf_puts(out, ",\"items\":{");
-        schema_of_kind(k, k->each, out);
-        fo_buf_puts(out, "}");
+        if (k->one) {
+            fo_buf_puts(out, "\"anyOf\":[{");
+            schema_of_kind(k, k->each, out);
+            fo_buf_puts(out, "},{");
+        }
+        schema_of_list(k, k->each, out);
+        if (k->one) fo_buf_puts(out, "}]");
         break;
     default:
         fo_buf_puts(out, "\"type\":\"string\",\"minLength\":1");

@@ -100,6 +100,17 @@ void cf_report_sort(struct cf_report *r) {
     }
 }
 
+int cf_report_close(struct cf_report *r, int rc, struct fo_err *e) {
+    cf_report_sort(r);
+    if (rc == FO_OK && r->n > 0) {
+        const struct cf_finding *f = &r->findings[0];
+        rc = r->n == 1 ? fo_fail_at(e, FO_EFORMAT, f->line, f->col, "%s", f->text)
+                       : fo_fail_at(e, FO_EFORMAT, f->line, f->col, "%s (and %zu%s more)", f->text, r->n - 1, r->cut ? " or" : "");
+    }
+    if (r->n == 0) cf_report_done(r);
+    return rc;
+}
+
 const char *cf_shown(const char *s, size_t len, char out[CF_SHOWN_BYTES]) {
     if (len < CF_SHOWN_BYTES) {
         memcpy(out, s, len);

@@ -17,5 +17,9 @@ void cf_report_add(struct cf_report *r, enum cf_class class, int line, int col, 
 /* By line, then column, then class, then as added. */
 void cf_report_sort(struct cf_report *r);
 
+/* Ends a parse that returned `rc`: sorts, and makes an error of findings: FO_EFORMAT with the first one's text. Returns what the parse
+ * returns; a report without findings is emptied, so that it is never more than zeros then. */
+int cf_report_close(struct cf_report *r, int rc, struct fo_err *e);
+
 /* Untrusted text for a message: at most CF_SHOWN_BYTES - 1 bytes of it, cut at a character and then ended with "...". Returns out. */
 const char *cf_shown(const char *s, size_t len, char out[CF_SHOWN_BYTES]);

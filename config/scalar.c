@@ -231,7 +231,7 @@ static const char *near_unit(const char *unit, enum cf_kind kind) {
                   { "mib", "MiB" }, { "mi", "MiB" }, { "mb", "MB" },   { "g", "GiB" },  { "gib", "GiB" }, { "gi", "GiB" },
                   { "gb", "GB" },   { "t", "TiB" },  { "tib", "TiB" }, { "ti", "TiB" }, { "tb", "TB" },   { NULL, NULL } },
       times[] = { { "msec", "ms" },     { "millis", "ms" }, { "ms", "ms" }, { "s", "s" },     { "sec", "s" },    { "secs", "s" },
-                  { "second", "s" },    { "seconds", "s" }, { "m", "min" }, { "min", "min" }, { "mins", "min" }, { "minute", "min" },
+                  { "second", "s" },    { "seconds", "s" }, { "m", "m" },   { "min", "min" }, { "mins", "min" }, { "minute", "min" },
                   { "minutes", "min" }, { "h", "h" },       { "hr", "h" },  { "hour", "h" },  { "hours", "h" },  { "d", "d" },
                   { "day", "d" },       { "days", "d" },    { NULL, NULL } };
     for (size_t i = 0; kind == CF_BYTES ? sizes[i].seen != NULL : times[i].seen != NULL; i++)
@@ -373,6 +373,15 @@ static const char *listed(const char *words, char out[96]) {
     return out;
 }
 
+bool cf_word_in(const char *words, const char *word, size_t len) {
+    for (const char *w = words; *w;) {
+        size_t n = strcspn(w, "|");
+        if (n == len && memcmp(w, word, n) == 0) return true;
+        w += n + (w[n] == '|');
+    }
+    return false;
+}
+
 static bool read_choice(const struct fault *f, union cf_value *ret) {
     char words[96];
     const char *s = f->n->text, *w = f->k->words, *near = NULL;
@@ -381,8 +390,8 @@ static bool read_choice(const struct fault *f, union cf_value *ret) {
     for (; *w; i++) {
         size_t n = strcspn(w, "|");
         if (n == f->n->len && memcmp(w, s, n) == 0) {
-            if (f->k->only && strcmp(s, f->k->only) != 0)
-                return bad(f, CF_NOT_YET, "'%s' is known, but this version does only '%s' yet", SHOWN(f), f->k->only);
+            if (f->k->only && !cf_word_in(f->k->only, s, n))
+                return bad(f, CF_NOT_YET, "'%s' is known, but this version does only %s yet", SHOWN(f), listed(f->k->only, words));
             ret->choice = i;
             return true;
         }

@@ -18,6 +18,9 @@ union cf_value {
 /* Reads a scalar node as `kind` (the row's, or of a list its `each`). False when it does not fit, with a finding. */
 bool cf_scalar_read(const struct cf_key *k, enum cf_kind kind, const struct cf_node *n, struct cf_report *rep, union cf_value *ret);
 
+/* Whether "a|b|c" holds the word. */
+bool cf_word_in(const char *words, const char *word, size_t len);
+
 /* What a YAML 1.1 reader makes of this word without quotes: "true or false", "the number 8", ...; NULL when a plain text. */
 const char *cf_yaml11(const char *word);
 

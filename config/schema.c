@@ -145,8 +145,8 @@ static int store(const struct cf_schema *s, enum cf_kind kind, const union cf_va
     return FO_OK;
 }
 
-static size_t size_of(const struct cf_key *list) {
-    return list->each == CF_GROUP ? list->keys->size : sizeof(char *);
+size_t cf_key_item_size(const struct cf_key *list) {
+    return list->each == CF_GROUP ? list->keys->size : list->each == CF_LIST ? sizeof(struct cf_names) : sizeof(char *);
 }
 
 static const char *const wanted[CF_N_KINDS] = {
@@ -175,6 +175,25 @@ static bool shaped(const struct cf_schema *s, const struct cf_key *k, enum cf_ki
     return false;
 }
 
+/* One of a list of lists: names, as many as the outer list may have, and at least one. */
+static int read_names(const struct cf_schema *s, const struct cf_key *k, const struct cf_node *list, struct cf_names *item) {
+    if (list->n == 0 || (double)list->n > k->max) {
+        cf_report_add(s->rep, CF_RANGE, list->line, list->col, 1, "'%s': an entry with %u names; 1 to %.0f are allowed", k->name, list->n,
+                      k->max);
+        return FO_OK;
+    }
+    item->names = fo_region_array(s->region, list->n, sizeof *item->names);
+    if (!item->names) return no_memory(s);
+    for (const struct cf_node *n = list->first; n; n = n->next) {
+        union cf_value v;
+        if (!shaped(s, k, CF_NAME, n) || !cf_scalar_read(k, CF_NAME, n, s->rep, &v)) continue;
+        int rc = store(s, CF_NAME, &v, &item->names[item->n]);
+        if (rc) return rc;
+        item->n++;
+    }
+    return FO_OK;
+}
+
 static int read_list(const struct cf_schema *s, const struct cf_key *k, const struct cf_node *list, unsigned char *object) {
     if ((double)list->n > k->max) {
         cf_report_add(s->rep, CF_RANGE, list->line, list->col, 1, "'%s': %u entries; at most %.0f are allowed", k->name, list->n, k->max);
@@ -182,7 +201,7 @@ static int read_list(const struct cf_schema *s, const struct cf_key *k, const st
     }
     if ((double)list->n < k->min && s->whole)
         cf_report_add(s->rep, CF_RANGE, list->line, list->col, 1, "'%s': no entries; at least %.0f is needed", k->name, k->min);
-    size_t size = size_of(k), i = 0;
+    size_t size = cf_key_item_size(k), i = 0;
     unsigned char *items = list->n ? fo_region_array(s->region, list->n, size) : NULL;
     if (list->n && !items) return no_memory(s);
     for (const struct cf_node *n = list->first; n; n = n->next, i++) {
@@ -193,6 +212,8 @@ static int read_list(const struct cf_schema *s, const struct cf_key *k, const st
         int rc = FO_OK;
         if (k->each == CF_GROUP)
             rc = cf_schema_read(s, k->keys, n, item);
+        else if (k->each == CF_LIST)
+            rc = read_names(s, k, n, (struct cf_names *)item);
         else if (cf_scalar_read(k, k->each, n, s->rep, &v))
             rc = store(s, k->each, &v, item);
         if (rc) return rc;
@@ -209,6 +230,14 @@ static int read_value(const struct cf_schema *s, const struct cf_key *k, const s
         cf_report_add(s->rep, CF_NOT_YET, n->key->line, n->key->col, n->key->width,
                       "'%s': known, but this version does not honour it yet; remove it", k->name);
         return FO_OK;
+    }
+    if (k->one && n->kind == CF_NODE_SCALAR && cf_yaml11(n->text) == NULL) {
+        struct cf_node item = *n;
+        item.next = NULL;
+        const struct cf_node list = {
+            .kind = CF_NODE_LIST, .line = n->line, .col = n->col, .width = 1, .n = 1, .key = n->key, .first = &item
+        };
+        return read_list(s, k, &list, object);
     }
     if (!shaped(s, k, k->kind, n)) return FO_OK;
     if (k->kind == CF_GROUP) return cf_schema_read(s, k->keys, n, object + k->at);
@@ -300,6 +329,7 @@ void cf_key_accepts(const struct cf_key *k, struct fo_buf *out) {
     };
     if (k->kind == CF_LIST) {
         fo_buf_puts(out, many[k->each]);
+        if (k->one) fo_buf_printf(out, " (or %s alone)", one[k->each]);
         fo_buf_printf(out, ", at most %.0f", k->max);
         return;
     }

@@ -26,7 +26,7 @@ enum cf_kind {
     CF_ADDRESS, /* char *: 127.0.0.1:8080, [::1]:8080 */
     CF_CHOICE,  /* int: index in `words` */
     CF_GROUP,   /* a mapping with rows of its own, in the same C object at `at` */
-    CF_LIST,    /* pointer at `at`, size_t at `count`; elements are of kind `each` */
+    CF_LIST,    /* pointer at `at`, size_t at `count`; elements are of kind `each`; of CF_LIST: struct cf_names */
     CF_N_KINDS
 };
 
@@ -43,20 +43,21 @@ struct cf_key {
     bool stored; /* `at` is meant; else the value is checked and dropped */
     bool autos;  /* also accepts auto: CF_AUTO in a count, NULL in a text */
     bool must;
-    bool later;        /* known, not honoured by this version */
-    bool above_min;    /* the minimum itself is not allowed */
-    bool below_max;    /* the maximum itself is not allowed */
-    enum cf_kind each; /* of a list */
+    bool one;              /* of a list of scalars: one of them may stand alone, without the brackets */
+    bool later;            /* known, not honoured by this version */
+    bool above_min;        /* the minimum itself is not allowed */
+    bool below_max;        /* the maximum itself is not allowed */
+    enum cf_kind each;     /* of a list */
     enum cf_change change; /* a group's is that of its keys */
-    size_t at, count; /* offsets */
-    size_t has;       /* with has_flag: offset of a bool that tells whether the key was written */
+    size_t at, count;      /* offsets */
+    size_t has;            /* with has_flag: offset of a bool that tells whether the key was written */
     bool has_flag;
     size_t from; /* with has_from, of a list of groups: offset of an object that each element starts as */
     bool has_from;
     double min, max;            /* numbers; of a list: how many elements */
     const char *def;            /* as people write it; NULL = none, or what `help` says */
     const char *words;          /* choices, or examples: "a|b|c" */
-    const char *only;           /* the one choice that this version honours */
+    const char *only;           /* the choices that this version honours: "a|b" */
     const char *also;           /* what the same thing is called elsewhere, space separated: for did-you-mean */
     const struct cf_keys *keys; /* of a group, or of a list's elements */
     const char *help;           /* one sentence or two, markdown */
@@ -79,6 +80,9 @@ struct cf_schema {
     bool whole;
 };
 int cf_schema_read(const struct cf_schema *s, const struct cf_keys *keys, const struct cf_node *map, void *object);
+
+/* What an element of a list takes. */
+size_t cf_key_item_size(const struct cf_key *list);
 
 /* Edits (insert, delete, replace, swap neighbours) from a to b, at most `most`; more than that returns most + 1. Optimal string
  * alignment; texts over 40 bytes are never near. '-' and '_', and cases, are the same. */

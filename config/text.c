@@ -52,9 +52,7 @@ bool cf_quote(const char *text, struct fo_buf *out) {
         step = cf_utf8(text + at, len - at, &c);
         if (c == '"' || c == '\\')
             fo_buf_printf(out, "\\%c", (int)c);
-        else if (c < 0x20 || (c >= 0x7F && c < 0xA0))
-            fo_buf_printf(out, "\\x%02X", (unsigned)c);
-        else if (c == 0x2028 || c == 0x2029 || c == 0xFEFF || c == 0xFFFE || c == 0xFFFF)
+        else if (c < 0x20 || (c >= 0x7F && c < 0xA0) || c == 0x2028 || c == 0x2029 || c == 0xFEFF || c == 0xFFFE || c == 0xFFFF)
             fo_buf_printf(out, "\\u%04X", (unsigned)c);
         else
             fo_buf_append(out, text + at, step);

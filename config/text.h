@@ -16,7 +16,7 @@ size_t cf_line_break(const char *s, size_t n);
 /* 3 when the text starts with a byte order mark, else 0. */
 size_t cf_bom(const char *s, size_t n);
 
-/* Appends `text` as a double-quoted YAML scalar that reads back as exactly the same bytes; how a program (the command line's
- * `serve`) writes a manifest in memory. False, and nothing appended, when `text` is not UTF-8: YAML cannot say it. Whether the
+/* Appends `text` as a double-quoted scalar that YAML and JSON both read back as exactly the same bytes; how a program (the command
+ * line's `serve`) writes a manifest in memory. False, and nothing appended, when `text` is not UTF-8: YAML cannot say it. Whether the
  * buffer took it, out->failed tells. */
 bool cf_quote(const char *text, struct fo_buf *out);

@@ -16,7 +16,7 @@ static const struct unit sizes[] = {
     { NULL, 0 },
 };
 static const struct unit times[] = {
-    { "ms", 1 }, { "s", 1000 }, { "min", 60000 }, { "h", 3600000 }, { "d", 86400000 }, { NULL, 0 },
+    { "ms", 1 }, { "s", 1000 }, { "min", 60000 }, { "m", 60000 }, { "h", 3600000 }, { "d", 86400000 }, { NULL, 0 },
 };
 
 /* Exact for what people write: whole part times factor, plus the fraction (at most 9 digits) rounded down. */

@@ -8,7 +8,7 @@
 /* B KiB MiB GiB TiB (1024) and KB MB GB TB (1000). False when it is not a size or overflows. */
 bool fo_parse_bytes(const char *s, uint64_t *ret_bytes);
 
-/* ms s min h d. False when it is not a duration or overflows. */
+/* ms s min (or m) h d. False when it is not a duration or overflows. */
 bool fo_parse_ms(const char *s, uint64_t *ret_ms);
 
 /* "512 B", "1.5 GiB": three significant digits, for people. Returns `out` (at least 16 bytes). */

@@ -47,8 +47,8 @@ static void durations_need_their_unit_too(void **state) {
     static const struct {
         const char *s;
         uint64_t v;
-    } good[] = { { "0s", 0 }, { "250ms", 250 }, { "10s", 10000 }, { "1.5s", 1500 }, { "10min", 600000 }, { "2h", 7200000 }, { "1d", 86400000 } };
-    static const char *const bad[] = { "", "10", "10 s", "10m", "10sec", "s", "-1s", "1.s", "300000000000d", "10MiB" };
+    } good[] = { { "0s", 0 }, { "250ms", 250 }, { "10s", 10000 }, { "1.5s", 1500 }, { "10min", 600000 }, { "15m", 900000 }, { "2h", 7200000 }, { "1d", 86400000 } };
+    static const char *const bad[] = { "", "10", "10 s", "10sec", "s", "-1s", "1.s", "300000000000d", "10MiB" };
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
         uint64_t v = 7;
         if (!fo_parse_ms(good[i].s, &v) || v != good[i].v) fail_msg("%s is %llu", good[i].s, (unsigned long long)v);

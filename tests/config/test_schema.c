@@ -174,7 +174,7 @@ static void says_what_is_wrong_with_each_kind(void **state) {
         { "percent: 101%", CF_RANGE, "at most 100%" },
         { "percent: most", CF_TYPE, "not a share" },
         { "bytes: 10", CF_TYPE, "needs a unit" },
-        { "ms: 10m", CF_TYPE, "'10min'" },
+        { "ms: 10mins", CF_TYPE, "'10min'" },
         { "number: 0x1p3", CF_TYPE, "not a number" },
         { "text: \"\"", CF_RANGE, "empty" },
         { "text: 1.10", CF_TYPE, "write \"1.10\"" },

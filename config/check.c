@@ -1,0 +1,241 @@
+/* What rows cannot say: see check.h. Findings stand at the node that is wrong; a value that has one from its row already (the wrong
+ * shape, a misspelt word) is not told of twice. */
+#include "config/check.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/manifest.h"
+#include "config/report.h"
+#include "config/scalar.h"
+#include "config/yaml.h"
+#include "foundry/base/err.h"
+#include "foundry/base/region.h"
+
+enum { MAX_AUTO = 64, MAX_DIE_NAME = 63, MAX_SOCKET_PATH = 107 }; /* fields of cf_die_fact; sockaddr_un */
+
+struct check {
+    struct cf_report *rep;
+    const struct cf_node *tree;
+};
+
+static const char *shown(const struct cf_node *n, char out[CF_SHOWN_BYTES]) {
+    return cf_shown(n->text, n->len, out);
+}
+#define SHOWN(n) shown(n, (char[CF_SHOWN_BYTES]){ 0 })
+
+static bool is_scalar(const struct cf_node *n) {
+    return n && n->kind == CF_NODE_SCALAR;
+}
+
+static void check_listen(const struct check *c, const struct cf_server *s) {
+    const struct cf_node *list = cf_node_find(cf_node_find(c->tree, "server"), "listen");
+    struct cf_address seen[16], a;
+    const struct cf_node *places[16];
+    size_t n_seen = 0;
+    if (!list || list->kind != CF_NODE_LIST || list->n > 16) return;
+    for (const struct cf_node *n = list->first; n; n = n->next) {
+        if (n->kind != CF_NODE_SCALAR || !cf_address_parse(n->text, &a)) continue;
+        if (!a.loopback && !s->insecure)
+            cf_report_add(c->rep, CF_CONFLICT, n->line, n->col, n->width,
+                          "'listen': %s is reachable from outside and nothing protects the API; listen on 127.0.0.1, or write 'insecure: "
+                          "true' in 'server'",
+                          n->text);
+        for (size_t i = 0; i < n_seen; i++)
+            if (a.port != 0 && seen[i].v6 == a.v6 && seen[i].port == a.port && memcmp(seen[i].ip, a.ip, sizeof a.ip) == 0) {
+                cf_report_add(c->rep, CF_DUPLICATE, n->line, n->col, n->width,
+                              "'listen': %s stands here twice; first in line %d, column %d", n->text, places[i]->line, places[i]->col);
+                break;
+            }
+        seen[n_seen] = a;
+        places[n_seen++] = n;
+    }
+}
+
+struct named {
+    const struct cf_node *node;
+    bool alias;
+};
+
+static int by_name(const void *a, const void *b) {
+    const struct cf_node *x = ((const struct named *)a)->node, *y = ((const struct named *)b)->node;
+    int c = strcmp(x->text, y->text);
+    if (c) return c;
+    return x->line != y->line ? (x->line < y->line ? -1 : 1) : (x->col > y->col) - (x->col < y->col);
+}
+
+/* Names and aliases share one space: what a client sends must mean one model. */
+static int check_names(const struct check *c, struct fo_region *scratch, struct fo_err *e) {
+    const struct cf_node *models = cf_node_find(c->tree, "models");
+    size_t n = 0, most = 0;
+    if (!models || models->kind != CF_NODE_LIST) return FO_OK;
+    for (const struct cf_node *m = models->first; m; m = m->next) {
+        const struct cf_node *aliases = cf_node_find(m, "aliases");
+        most += 1 + (aliases ? aliases->n : 0);
+    }
+    struct named *all = fo_region_array(scratch, most, sizeof *all);
+    if (most && !all) return fo_fail(e, FO_ENOMEM, "no memory to check the manifest");
+    for (const struct cf_node *m = models->first; m; m = m->next) {
+        const struct cf_node *name = cf_node_find(m, "name"), *aliases = cf_node_find(m, "aliases");
+        if (name && name->kind == CF_NODE_SCALAR) all[n++] = (struct named){ name, false };
+        if (!aliases || aliases->kind != CF_NODE_LIST) continue;
+        for (const struct cf_node *a = aliases->first; a; a = a->next)
+            if (a->kind == CF_NODE_SCALAR) all[n++] = (struct named){ a, true };
+    }
+    if (n) qsort(all, n, sizeof *all, by_name);
+    size_t first = 0;
+    for (size_t i = 1; i < n; i++) {
+        if (strcmp(all[i].node->text, all[first].node->text) != 0) {
+            first = i;
+            continue;
+        }
+        const struct cf_node *was = all[first].node, *is = all[i].node;
+        if (is->len == 0) continue; /* told already */
+        cf_report_add(c->rep, CF_DUPLICATE, is->line, is->col, is->width, "'%s' is taken already: %s in line %d, column %d", SHOWN(is),
+                      all[first].alias ? "an alias" : "a name", was->line, was->col);
+    }
+    return FO_OK;
+}
+
+/* A request that runs needs a session. An unwritten max_concurrent follows a lower max_sessions; a written one must fit. */
+static void check_concurrency(struct cf_report *rep, const struct cf_node *map, struct cf_model *m) {
+    if (m->max_concurrent <= m->max_sessions) return;
+    const struct cf_node *n = cf_node_find(map, "max_concurrent"), *sessions = cf_node_find(map, "max_sessions");
+    if (sessions && (sessions->kind != CF_NODE_SCALAR || strtoll(sessions->text, NULL, 10) != m->max_sessions)) return; /* told already */
+    if (n)
+        cf_report_add(
+            rep, CF_CONFLICT, n->line, n->col, n->width,
+            "'max_concurrent': each running request needs a session, and 'max_sessions' is %lld%s; write at most that, or raise it",
+            (long long)m->max_sessions, sessions ? "" : " where it is not written");
+    else
+        m->max_concurrent = m->max_sessions;
+}
+
+static void check_socket(const struct check *c) {
+    const struct cf_node *n = cf_node_find(cf_node_find(c->tree, "server"), "admin_socket");
+    if (is_scalar(n) && n->len > MAX_SOCKET_PATH)
+        cf_report_add(c->rep, CF_RANGE, n->line, n->col, n->width, "'admin_socket': a path of %u bytes; a Unix socket's has at most %d",
+                      n->len, MAX_SOCKET_PATH);
+}
+
+/* --- dies ------------------------------------------------------------------------------------------------------------------- */
+static void check_die(struct cf_report *rep, const struct cf_node *map, const struct cf_die *d) {
+    const struct cf_node *name = cf_node_find(map, "name"), *kind = cf_node_find(map, "kind"), *pci = cf_node_find(map, "pci"),
+                         *script = cf_node_find(map, "script");
+    if (is_scalar(name) && name->len > MAX_DIE_NAME)
+        cf_report_add(rep, CF_RANGE, name->line, name->col, name->width, "'name': a die's has at most %d characters", MAX_DIE_NAME);
+    if (is_scalar(name) && (strcmp(name->text, "auto") == 0 || strncmp(name->text, "auto:", 5) == 0))
+        cf_report_add(rep, CF_CONFLICT, name->line, name->col, name->width,
+                      "'name': a die cannot be called '%s': in a model's 'dies', 'auto:2' means any two", SHOWN(name));
+    if (!is_scalar(kind) || !cf_word_in("cpu|sim", kind->text, kind->len)) return; /* told already */
+    if (pci)
+        cf_report_add(rep, CF_CONFLICT, pci->key->line, pci->key->col, pci->key->width, "'pci': a %s die has no PCI address", kind->text);
+    if (d->kind == CF_DIE_SIM && !cf_node_find(map, "memory"))
+        cf_report_add(rep, CF_MISSING, map->line, map->col, map->width, "'memory' is missing: a sim die has what is written here");
+    if (d->kind != CF_DIE_SIM && script)
+        cf_report_add(rep, CF_CONFLICT, script->key->line, script->key->col, script->key->width, "'script': only a sim die has one");
+}
+
+static void check_dies(const struct check *c, struct cf_manifest *m) {
+    const struct cf_node *dies = cf_node_find(c->tree, "dies"), *cpu = NULL, *n;
+    if (!dies || dies->kind != CF_NODE_LIST || m->n_dies != dies->n) return;
+    size_t i = 0;
+    for (n = dies->first; n; n = n->next, i++) {
+        const struct cf_node *name = cf_node_find(n, "name"), *kind = cf_node_find(n, "kind");
+        m->dies[i].line = n->line;
+        if (n->kind != CF_NODE_MAP) continue;
+        check_die(c->rep, n, &m->dies[i]);
+        if (is_scalar(kind) && strcmp(kind->text, "cpu") == 0) {
+            if (cpu)
+                cf_report_add(c->rep, CF_CONFLICT, n->line, n->col, n->width, "a second cpu die; the machine is one, declared in line %d",
+                              cpu->line);
+            cpu = n;
+        }
+        for (const struct cf_node *before = dies->first; is_scalar(name) && before != n; before = before->next) {
+            const struct cf_node *taken = cf_node_find(before, "name");
+            if (!is_scalar(taken) || strcmp(taken->text, name->text) != 0) continue;
+            cf_report_add(c->rep, CF_DUPLICATE, name->line, name->col, name->width, "'%s' is taken already: a die in line %d, column %d",
+                          SHOWN(name), taken->line, taken->col);
+            break;
+        }
+    }
+}
+
+/* Digits of "auto:N", or NULL when it is no such word. */
+static const char *auto_count(const char *word) {
+    return strcmp(word, "auto") == 0 ? word + 4 : strncmp(word, "auto:", 5) == 0 ? word + 5 : NULL;
+}
+
+int64_t cf_dies_auto(const struct cf_names *dies) {
+    const char *digits = dies->n == 1 && dies->names[0] ? auto_count(dies->names[0]) : NULL;
+    return digits ? (int64_t)strtoll(digits, NULL, 10) : 0;
+}
+
+/* One `dies` list, or one of `replicas`: `n` is the first of its names. */
+static void check_placement(struct cf_report *rep, const char *key, const struct cf_node *first, const struct cf_manifest *m) {
+    for (const struct cf_node *n = first; n; n = n->next) {
+        if (!is_scalar(n)) continue;
+        const char *digits = auto_count(n->text);
+        if (digits) {
+            long long count = strtoll(digits, NULL, 10);
+            if (strspn(digits, "0123456789") != strlen(digits) || count < 1 || count > MAX_AUTO || *digits == '0')
+                cf_report_add(
+                    rep, CF_RANGE, n->line, n->col, n->width,
+                    "'%s': '%s' means nothing; 'auto:2' means any two dies, up to auto:%d; without 'dies' the engine places the model", key,
+                    SHOWN(n), MAX_AUTO);
+            else if (n != first || n->next)
+                cf_report_add(rep, CF_CONFLICT, n->line, n->col, n->width,
+                              "'%s': '%s' stands alone: the engine chooses the dies, or you do", key, n->text);
+            continue;
+        }
+        for (const struct cf_node *before = first; before != n; before = before->next)
+            if (is_scalar(before) && strcmp(before->text, n->text) == 0) {
+                cf_report_add(rep, CF_DUPLICATE, n->line, n->col, n->width, "'%s': the die '%s' stands here twice", key, SHOWN(n));
+                break;
+            }
+        if (!m || m->n_dies == 0) continue;
+        size_t i = 0;
+        while (i < m->n_dies && (!m->dies[i].name || strcmp(m->dies[i].name, n->text) != 0)) i++;
+        if (i == m->n_dies)
+            cf_report_add(rep, CF_CONFLICT, n->line, n->col, n->width, "'%s': no die is called '%s'; the first in 'dies' above is '%s'",
+                          key, SHOWN(n), m->dies[0].name ? m->dies[0].name : "?");
+    }
+}
+
+static void check_placements(struct cf_report *rep, const struct cf_node *map, const struct cf_manifest *m) {
+    const struct cf_node *dies = cf_node_find(map, "dies"), *replicas = cf_node_find(map, "replicas");
+    if (dies && replicas)
+        cf_report_add(rep, CF_CONFLICT, replicas->key->line, replicas->key->col, replicas->key->width,
+                      "'replicas': not together with 'dies'; each replica names its own");
+    if (is_scalar(dies)) {
+        struct cf_node alone = *dies;
+        alone.next = NULL;
+        check_placement(rep, "dies", &alone, m);
+    } else if (dies && dies->kind == CF_NODE_LIST)
+        check_placement(rep, "dies", dies->first, m);
+    if (replicas && replicas->kind == CF_NODE_LIST)
+        for (const struct cf_node *n = replicas->first; n; n = n->next)
+            if (n->kind == CF_NODE_LIST) check_placement(rep, "replicas", n->first, m);
+}
+
+/* --- all of it -------------------------------------------------------------------------------------------------------------- */
+void cf_check_model(const struct cf_node *map, struct cf_model *m, struct cf_report *rep) {
+    check_concurrency(rep, map, m);
+    check_placements(rep, map, NULL);
+}
+
+int cf_check_manifest(const struct cf_node *tree, struct cf_manifest *m, struct fo_region *scratch, struct cf_report *rep,
+                      struct fo_err *e) {
+    const struct check c = { rep, tree };
+    check_listen(&c, &m->server);
+    check_socket(&c);
+    check_dies(&c, m);
+    check_concurrency(rep, cf_node_find(tree, "defaults"), &m->defaults);
+    const struct cf_node *models = cf_node_find(tree, "models"), *n = models ? models->first : NULL;
+    for (size_t i = 0; i < m->n_models && n; i++, n = n->next) {
+        m->models[i].line = n->line;
+        check_concurrency(rep, n, &m->models[i]);
+        check_placements(rep, n, m);
+    }
+    return check_names(&c, scratch, e);
+}
