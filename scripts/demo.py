@@ -13,6 +13,7 @@ import sys
 import time
 
 HOST, PORT = "127.0.0.1", 8080
+LOG = "build/demo.log"
 QUESTION = "What is the capital of France? Answer in one sentence."
 
 
@@ -31,6 +32,8 @@ def wait_until_served(daemon, model):
     deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
         if daemon.poll() is not None:
+            with open(LOG, encoding="utf-8", errors="replace") as f:
+                sys.stderr.write(f.read())
             sys.exit(f"demo: pantheond ended with status {daemon.returncode}; its messages are above")
         try:
             status, body = get(f"/v1/models/{model}")
@@ -85,12 +88,13 @@ def main():
     except (OSError, http.client.HTTPException, ValueError):
         pass
     subprocess.run(["./pantheond", "--check-config", "--config", a.config], check=True)
-    # its own process group: Ctrl-C reaches us, and we tell the daemon
-    daemon = subprocess.Popen(["./pantheond", "--config", a.config], start_new_session=True)
+    os.makedirs(os.path.dirname(LOG), exist_ok=True)
+    with open(LOG, "wb") as log:  # its own process group: Ctrl-C reaches us, and we tell the daemon
+        daemon = subprocess.Popen(["./pantheond", "--config", a.config], start_new_session=True, stderr=log)
     try:
         signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
         info = wait_until_served(daemon, "smollm2")
-        print(f"\nServing {info['id']} on http://{HOST}:{PORT}/v1 (context {info['ctx_cap']} tokens)", flush=True)
+        print(f"\nServing {info['id']} on http://{HOST}:{PORT}/v1 (context {info['ctx_cap']} tokens; log in {LOG})", flush=True)
         ask("smollm2")
         if not a.once:
             print(f"\nStill serving on http://{HOST}:{PORT}/v1 (any API key). Ctrl-C stops it.", flush=True)
