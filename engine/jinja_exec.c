@@ -5,6 +5,7 @@
  * The template's own variables lie in an array by symbol. A macro remembers the scopes around its definition. */
 #include "engine/jinja_impl.h"
 
+#include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -447,6 +448,7 @@ int pn_jinja_render(const struct pn_jinja *j, struct fo_region *region, struct p
     if (!limits) limits = &defaults;
     struct pn_rt rt = { .j = j, .region = region, .e = e, .steps_left = limits->steps };
     size_t cap = region->cap_bytes;
+    errno = 0;
     if (limits->region_bytes < cap) region->cap_bytes = limits->region_bytes;
     pn_out_init(&rt.out, limits->output_bytes);
     rt.globals = calloc(j->n_names, sizeof *rt.globals);

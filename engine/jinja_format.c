@@ -273,8 +273,14 @@ static int braces_field(struct pn_rt *rt, const struct pn_call *call, const char
     while (p < end && *p != '.' && *p != '[') p++;
     size_t len = (size_t)(p - name);
     struct pn_value v = pn_undefined(PN_U_PLAIN, pn_none(), NULL), key;
-    if (len == 0) i = (int64_t)(*next)++;
-    else if (name[0] >= '0' && name[0] <= '9' && (!read_number(&name, p, 1 << 20, &i) || name != p)) return bad(rt, "a bad field number");
+    if (len == 0) {
+        if (*next == SIZE_MAX) return bad(rt, "cannot switch from manual field specification to automatic field numbering");
+        i = (int64_t)(*next)++;
+    } else if (name[0] >= '0' && name[0] <= '9') {
+        if (*next != 0 && *next != SIZE_MAX) return bad(rt, "cannot switch from automatic field numbering to manual field specification");
+        *next = SIZE_MAX;
+        if (!read_number(&name, p, 1 << 20, &i) || name != p) return bad(rt, "a bad field number");
+    }
     if (i >= 0) {
         if ((uint64_t)i >= call->n_pos) return bad(rt, "Replacement index out of range for positional args tuple");
         v = call->pos[i];

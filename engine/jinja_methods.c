@@ -418,18 +418,18 @@ METHOD(d_get) {
 
 METHOD(d_keys) {
     (void)a;
-    return pn_charge(rt, self.dict->n) ? (int)rt->e->code : list_of(rt, self.dict->k, self.dict->n, PN_SEQ_VIEW, ret);
+    return pn_charge(rt, self.dict->n) ? (int)rt->e->code : list_of(rt, self.dict->k, self.dict->n, PN_SEQ_KEYS, ret);
 }
 
 METHOD(d_values) {
     (void)a;
-    return pn_charge(rt, self.dict->n) ? (int)rt->e->code : list_of(rt, self.dict->v, self.dict->n, PN_SEQ_VIEW, ret);
+    return pn_charge(rt, self.dict->n) ? (int)rt->e->code : list_of(rt, self.dict->v, self.dict->n, PN_SEQ_VALUES, ret);
 }
 
 METHOD(d_items) {
     (void)a;
     if (pn_charge(rt, self.dict->n)) return rt->e->code;
-    if (pn_list_new(rt->region, NULL, self.dict->n, PN_SEQ_VIEW, ret, rt->e)) return pn_rt_place(rt);
+    if (pn_list_new(rt->region, NULL, self.dict->n, PN_SEQ_ITEMS, ret, rt->e)) return pn_rt_place(rt);
     for (size_t i = 0; i < self.dict->n; i++) {
         struct pn_value pair[2] = { self.dict->k[i], self.dict->v[i] };
         if (list_of(rt, pair, 2, PN_SEQ_TUPLE, &ret->list->v[i])) return rt->e->code;

@@ -287,10 +287,7 @@ int pn_op_slice(struct pn_rt *rt, struct pn_value v, const struct pn_value bound
     int64_t b[3];
     if (v.kind == PN_V_UNDEFINED) return pn_rt_undefined(rt, v);
     if (v.kind == PN_V_STR) return slice_str(rt, v, bounds, ret);
-    if (v.kind != PN_V_LIST || v.list->seq == PN_SEQ_ITER || v.list->seq == PN_SEQ_VIEW) {
-        *ret = pn_undefined(PN_U_PLAIN, v, NULL);
-        return 0;
-    }
+    if (v.kind != PN_V_LIST || !pn_is_indexed(v.list)) return pn_rt_fail(rt, "'%s' object is not subscriptable", pn_value_type(v));
     if (slice_bounds(rt, bounds, (int64_t)v.list->n, b)) return rt->e->code;
     int64_t len = slice_len(b);
     if (pn_charge(rt, (uint64_t)len)) return rt->e->code;
@@ -380,7 +377,7 @@ int pn_op_attr(struct pn_rt *rt, struct pn_value v, struct pn_value name, struct
 static int item_at(struct pn_rt *rt, struct pn_value v, int64_t i, struct pn_value *ret) {
     struct pn_value missing = pn_undefined(PN_U_ITEM, v, NULL);
     missing.i = i;
-    if (v.kind == PN_V_LIST && v.list->seq != PN_SEQ_ITER && v.list->seq != PN_SEQ_VIEW) {
+    if (v.kind == PN_V_LIST && pn_is_indexed(v.list)) {
         int64_t n = (int64_t)v.list->n;
         if (i < 0) i += n;
         *ret = i >= 0 && i < n ? v.list->v[i] : missing;

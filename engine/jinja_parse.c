@@ -2,6 +2,7 @@
  * counted like brackets. A tag that Jinja has and this build lacks (templates made of several files) is FO_EUNSUPPORTED. */
 #include "engine/jinja_impl.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -378,6 +379,12 @@ static bool ends_body(const struct pn_parser *p, const char *const *ends) {
     return false;
 }
 
+/* The last of the list is the one that ends it all. */
+static int missing_end(struct pn_parser *p, const char *const *ends) {
+    while (ends[1]) ends++;
+    return pn_parse_fail(p, FO_EFORMAT, "expected %s", *ends);
+}
+
 /* Up to one of the end tags, standing at its name; without any, up to the end of the template. */
 static int parse_body(struct pn_parser *p, const char *const *ends, struct pn_node **ret) {
     struct pn_node **link = ret;
@@ -397,7 +404,7 @@ static int parse_body(struct pn_parser *p, const char *const *ends, struct pn_no
             rc = statement(p, link);
             break;
         default:
-            if (*ends) return pn_parse_fail(p, FO_EFORMAT, "expected %s", ends[0]);
+            if (*ends) return missing_end(p, ends);
             p->depth--;
             return 0;
         }
@@ -436,6 +443,7 @@ int pn_jinja_parse(const char *text, size_t len, struct pn_jinja **ret, struct f
         return fo_fail_need(e, FO_ELIMIT, len, PN_TEMPLATE_BYTES, "a template of %zu bytes; the most is %d", len, PN_TEMPLATE_BYTES);
     size_t bad = pn_utf8_valid(text, len);
     if (bad < len) return fo_fail(e, FO_EFORMAT, "the template is not UTF-8 (byte %zu)", bad);
+    errno = 0;
     struct pn_jinja *j = calloc(1, sizeof *j);
     if (!j) return fo_fail(e, FO_ENOMEM, "no memory for a template");
     fo_region_init(&j->region, 64u << 20);

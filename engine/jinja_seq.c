@@ -67,11 +67,24 @@ static int sort_key(struct pn_rt *rt, struct pn_value v, const struct pn_value *
     return v.kind == PN_V_STR && !cased ? pn_str_case(rt, v, PN_CASE_LOWER, ret) : 0;
 }
 
+/* attribute="a,b": by a, then by b. */
+static int sort_keys(struct pn_rt *rt, struct pn_value v, const struct pn_value *attributes, bool cased, struct pn_value *ret) {
+    struct pn_list parts;
+    struct pn_value comma, names;
+    if (!attributes || attributes->kind != PN_V_STR || !memchr(attributes->s->s, ',', attributes->s->len))
+        return sort_key(rt, v, attributes, cased, ret);
+    if (!pn_str_view(rt->region, ",", 1, PN_BY_TEMPLATE, &comma)) return pn_rt_full(rt);
+    if (pn_str_split(rt, *attributes, &comma, -1, false, &names) || pn_op_iter(rt, names, &parts)) return rt->e->code;
+    for (size_t i = 0; i < parts.n; i++)
+        if (sort_key(rt, v, &parts.v[i], cased, &parts.v[i])) return rt->e->code;
+    return make_list(rt, parts.v, parts.n, PN_SEQ_LIST, ret);
+}
+
 static int keys_of(struct pn_rt *rt, const struct pn_list *items, const struct pn_value *attribute, bool cased, struct pn_value **ret) {
     struct pn_value *keys = room(rt, items->n);
     if (!keys) return rt->e->code;
     for (size_t i = 0; i < items->n; i++)
-        if (sort_key(rt, items->v[i], attribute, cased, &keys[i])) return rt->e->code;
+        if (sort_keys(rt, items->v[i], attribute, cased, &keys[i])) return rt->e->code;
     *ret = keys;
     return 0;
 }

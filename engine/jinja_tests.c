@@ -76,7 +76,7 @@ TEST(t_iterable) {
 /* What has a length and subscripts: strings and dicts too. */
 TEST(t_sequence) {
     (void)rt, (void)a;
-    bool list = self.kind == PN_V_LIST && self.list->seq != PN_SEQ_ITER && self.list->seq != PN_SEQ_VIEW;
+    bool list = self.kind == PN_V_LIST && pn_is_indexed(self.list);
     return answer(ret, self.kind == PN_V_STR || self.kind == PN_V_DICT || self.kind == PN_V_UNDEFINED || list);
 }
 

@@ -2,6 +2,7 @@
  * sorted index instead of a hash table, so that no choice of keys makes a lookup slow. */
 #include "engine/value_impl.h"
 
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,9 +15,8 @@ enum pn_value_kind pn_value_kind(const struct pn_value *v) {
 }
 
 int pn_region_full(const struct fo_region *r, struct fo_err *e) {
-    if (r->used_bytes >= r->cap_bytes / 2)
-        return fo_fail_need(e, FO_ELIMIT, r->cap_bytes + 1, r->cap_bytes, "more than %zu bytes of values are needed", r->cap_bytes);
-    return fo_fail(e, FO_ENOMEM, "no memory for a value");
+    if (errno == ENOMEM) return fo_fail(e, FO_ENOMEM, "no memory for a value");
+    return fo_fail_need(e, FO_ELIMIT, r->cap_bytes + 1, r->cap_bytes, "more than %zu bytes of values are needed", r->cap_bytes);
 }
 
 /* --- strings ---------------------------------------------------------------------------------- */
@@ -333,7 +333,7 @@ const char *pn_kind_name(enum pn_value_kind kind) {
 }
 
 const char *pn_value_type(struct pn_value v) {
-    static const char *const seqs[] = { "list", "tuple", "range", "dict_items", "generator", "tuple" };
+    static const char *const seqs[] = { "list", "tuple", "range", "tuple", "dict_keys", "dict_values", "dict_items", "generator" };
     if (v.kind == PN_V_LIST) return seqs[v.list->seq];
     if (v.kind == PN_V_NULL) return "NoneType";
     return v.kind == PN_V_FLOAT && v.big ? "int" : pn_kind_name((enum pn_value_kind)v.kind);

@@ -34,7 +34,7 @@ struct pn_str {
 };
 
 /* What a list looks like to a template. */
-enum pn_seq { PN_SEQ_LIST, PN_SEQ_TUPLE, PN_SEQ_RANGE, PN_SEQ_VIEW, PN_SEQ_ITER, PN_SEQ_GROUP };
+enum pn_seq { PN_SEQ_LIST, PN_SEQ_TUPLE, PN_SEQ_RANGE, PN_SEQ_GROUP, PN_SEQ_KEYS, PN_SEQ_VALUES, PN_SEQ_ITEMS, PN_SEQ_ITER };
 
 /* Why a value is undefined, for the error when it is used: nothing known; the name s; an object of kind `big` without attribute s,
  * without element i, or whose attribute s a template may not use. */
@@ -116,11 +116,17 @@ const struct pn_value *pn_dict_find(const struct pn_dict *d, const char *key, si
 /* A copy of `d` (a dict, or anything else for an empty one) with one more string key. `key` is not copied. */
 int pn_dict_with(struct fo_region *r, struct pn_value d, const char *key, struct pn_value v, struct pn_value *ret, struct fo_err *e);
 
+/* Whether it takes subscripts: views of a dict and iterators do not. */
+static inline bool pn_is_indexed(const struct pn_list *l) {
+    return l->seq <= PN_SEQ_GROUP;
+}
+
 /* What walking a value costs: values in it, 64 bytes of text counted as one. Values that are in several places count each time: a
  * list that holds another twice, and so on 60 times, is small in memory but not to walk. Saturates. */
 uint64_t pn_value_weight(struct pn_value v);
 
-/* A full region as an error: FO_ELIMIT when its cap is why, else FO_ENOMEM. */
+/* A full region as an error: FO_ENOMEM when the heap was why (errno says so; whoever begins to fill a region clears it), else
+ * FO_ELIMIT. */
 int pn_region_full(const struct fo_region *r, struct fo_err *e);
 
 /* Comparison as Python's ==; numbers and booleans compare by value. Depth is bounded by construction. */

@@ -281,6 +281,7 @@ static int parse(struct json *j, struct pn_value *ret) {
 
 int pn_value_from_json(struct fo_region *r, const char *json, size_t len, struct pn_value **ret, struct fo_err *e) {
     struct json j = { .r = r, .e = e, .text = json, .p = json, .end = json + len };
+    errno = 0;
     struct pn_value *v = fo_region_alloc(r, sizeof *v);
     int rc = v ? parse(&j, v) : pn_region_full(r, e);
     free(j.items);

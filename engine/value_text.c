@@ -189,7 +189,7 @@ size_t pn_float_repr(double f, char out[32]) {
     if (isnan(f)) return (size_t)snprintf(out, 32, "nan");
     if (isinf(f)) return (size_t)snprintf(out, 32, f > 0 ? "inf" : "-inf");
     char sci[32];
-    int digits = 15;
+    int digits = fabs(f) < 1e-290 ? 1 : 15; /* any 15 digits read back the same, but not among the subnormals */
     do snprintf(sci, sizeof sci, "%.*e", digits - 1, f);
     while (strtod(sci, NULL) != f && ++digits <= 17);
     char *e = strchr(sci, 'e'), mant[32];
@@ -264,13 +264,18 @@ static void put_str_repr(struct pn_out *t, struct pn_value v, uint8_t mark) {
 
 static void put_repr(struct pn_out *t, struct pn_value v, uint8_t mark);
 
-static void put_list_repr(struct pn_out *t, const struct pn_list *l, uint8_t mark) {
+static void put_list_repr(struct pn_out *t, struct pn_value v, uint8_t mark) {
+    const struct pn_list *l = v.list;
     if (l->seq == PN_SEQ_ITER) {
         pn_out_puts(t, "<generator object>", mark);
         return;
     }
     bool tuple = l->seq == PN_SEQ_TUPLE || l->seq == PN_SEQ_GROUP;
-    if (l->seq == PN_SEQ_VIEW) pn_out_puts(t, "dict_items(", mark);
+    bool view = !pn_is_indexed(l);
+    if (view) {
+        pn_out_puts(t, pn_value_type(v), mark);
+        pn_out_puts(t, "(", mark);
+    }
     pn_out_puts(t, tuple ? "(" : "[", mark);
     for (size_t i = 0; i < l->n && !t->failed; i++) {
         if (i) pn_out_puts(t, ", ", mark);
@@ -278,7 +283,7 @@ static void put_list_repr(struct pn_out *t, const struct pn_list *l, uint8_t mar
     }
     if (tuple && l->n == 1) pn_out_puts(t, ",", mark);
     pn_out_puts(t, tuple ? ")" : "]", mark);
-    if (l->seq == PN_SEQ_VIEW) pn_out_puts(t, ")", mark);
+    if (view) pn_out_puts(t, ")", mark);
 }
 
 static void put_repr(struct pn_out *t, struct pn_value v, uint8_t mark) {
@@ -288,7 +293,7 @@ static void put_repr(struct pn_out *t, struct pn_value v, uint8_t mark) {
     case PN_V_NULL: pn_out_puts(t, "None", mark); break;
     case PN_V_BOOL: pn_out_puts(t, v.b ? "True" : "False", mark); break;
     case PN_V_STR: put_str_repr(t, v, mark); break;
-    case PN_V_LIST: put_list_repr(t, v.list, mark); break;
+    case PN_V_LIST: put_list_repr(t, v, mark); break;
     case PN_V_DICT:
         pn_out_puts(t, "{", mark);
         for (size_t i = 0; i < v.dict->n && !t->failed; i++) {
@@ -420,9 +425,10 @@ static int put_json_dict(struct dump *d, const struct pn_dict *dict) {
     return 0;
 }
 
-static int put_json_list(struct dump *d, const struct pn_list *l) {
+static int put_json_list(struct dump *d, struct pn_value v) {
+    const struct pn_list *l = v.list;
     if (l->seq != PN_SEQ_LIST && l->seq != PN_SEQ_TUPLE && l->seq != PN_SEQ_GROUP)
-        return fo_fail(d->e, FO_EFORMAT, "Object of type %s is not JSON serializable", l->seq == PN_SEQ_ITER ? "generator" : "dict_items or range");
+        return fo_fail(d->e, FO_EFORMAT, "Object of type %s is not JSON serializable", pn_value_type(v));
     pn_out_put(d->t, "[", 1, d->mark);
     d->level++;
     for (size_t i = 0; i < l->n && !d->t->failed; i++) {
@@ -443,7 +449,7 @@ static int put_json(struct dump *d, struct pn_value v) {
     case PN_V_INT: put_number(d->t, v, d->mark); return 0;
     case PN_V_FLOAT: put_float_json(d, v); return 0;
     case PN_V_STR: put_json_str(d, v); return 0;
-    case PN_V_LIST: return put_json_list(d, v.list);
+    case PN_V_LIST: return put_json_list(d, v);
     case PN_V_DICT: return put_json_dict(d, v.dict);
     case PN_V_UNDEFINED:
     case PN_V_CALLABLE: break;
