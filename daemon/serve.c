@@ -45,6 +45,7 @@ struct serve {
     const char *dir;
     const struct pd_serve_opts *opts;
     struct fo_device *dev;
+    int signals;     /* signalfd */
     int loader_done; /* eventfd: the first pass is over */
     atomic_bool stop_loading;
     pthread_t loader;
@@ -150,17 +151,22 @@ static void *loader_main(void *arg) {
 
 /* --- signals --- */
 
-/* The next signal within timeout_ms (-1 = for ever); 0 when none came. */
-static int next_signal(int fd, int timeout_ms) {
-    struct pollfd p = { .fd = fd, .events = POLLIN };
+/* Waits up to timeout_ms (-1 = for ever) for a signal (returned), or for the loader to be done (then it is joined); 0 = neither. */
+static int wait_event(struct serve *s, int timeout_ms) {
+    struct pollfd p[2] = { { .fd = s->signals, .events = POLLIN }, { .fd = s->loading ? s->loader_done : -1, .events = POLLIN } };
     struct signalfd_siginfo si;
-    if (poll(&p, 1, timeout_ms) <= 0 || read(fd, &si, sizeof si) != (ssize_t)sizeof si) return 0;
+    if (poll(p, 2, timeout_ms) <= 0) return 0;
+    if (p[1].revents) {
+        pthread_join(s->loader, NULL);
+        s->loading = false;
+    }
+    if (!p[0].revents || read(s->signals, &si, sizeof si) != (ssize_t)sizeof si) return 0;
     return (int)si.ssi_signo;
 }
 
-static void wait_for_stop(int signals) {
+static void wait_for_stop(struct serve *s) {
     for (;;) {
-        int sig = next_signal(signals, -1);
+        int sig = wait_event(s, -1);
         if (sig == SIGTERM || sig == SIGINT) {
             fo_log(FO_LOG_INFO, "serve", "event=stopping signal=%s", sig == SIGTERM ? "SIGTERM" : "SIGINT");
             return;
@@ -170,8 +176,9 @@ static void wait_for_stop(int signals) {
     }
 }
 
-/* Serves what is running until it is done, or until the deadline; SIGINT ends the process. */
-static void drain(struct serve *s, int signals) {
+/* Lets go on what is running until it is done, or until the deadline; then cancels it. A load cannot be cut in the middle, and a model
+ * half loaded is nothing to keep the process for: it ends with the process. SIGINT ends everything at once. */
+static void drain(struct serve *s) {
     uint64_t drain_ms = s->app.manifest->server.drain_ms;
     int64_t deadline = now_ms() + (int64_t)drain_ms, end = deadline + CANCEL_MS;
     bool cancelled = false;
@@ -184,7 +191,7 @@ static void drain(struct serve *s, int signals) {
     fo_log(FO_LOG_INFO, "serve", "event=draining requests=%u drain=\"%s\"", pn_engine_active(s->app.engine), fo_format_ms(drain_ms, text, sizeof text));
     for (uint32_t last = UINT32_MAX;;) {
         uint32_t left = pn_engine_active(s->app.engine), busy = pd_http_busy(s->app.http);
-        if (left == 0 && busy == 0) break;
+        if (left == 0 && busy == 0 && !s->loading) return;
         if (left != last) pd_notify_status("Stopping: %u requests still running", left);
         last = left;
         if (!cancelled && now_ms() >= deadline) {
@@ -193,24 +200,14 @@ static void drain(struct serve *s, int signals) {
             pn_engine_cancel_all(s->app.engine);
         }
         if (now_ms() >= end) break;
-        if (next_signal(signals, DRAIN_LOOK_MS) == SIGINT) {
+        if (wait_event(s, DRAIN_LOOK_MS) == SIGINT) {
             fo_log(FO_LOG_WARN, "serve", "event=interrupted next=\"ending at once\"");
             _exit(130);
         }
     }
-}
-
-/* The loader cannot be cut in the middle of a load, and a model half loaded is nothing to keep the process for. */
-static void stop_loader(struct serve *s, int signals) {
-    int64_t end = now_ms() + (int64_t)s->app.manifest->server.drain_ms + CANCEL_MS;
-    struct pollfd p = { .fd = s->loader_done, .events = POLLIN };
-    while (poll(&p, 1, 0) == 0) {
-        if (next_signal(signals, DRAIN_LOOK_MS) == SIGINT || now_ms() >= end) {
-            fo_log(FO_LOG_WARN, "serve", "event=stopped_while_loading");
-            _exit(now_ms() >= end ? 0 : 130);
-        }
-    }
-    pthread_join(s->loader, NULL);
+    if (!s->loading) return;
+    fo_log(FO_LOG_WARN, "serve", "event=stopped_while_loading");
+    _exit(0);
 }
 
 /* --- bring-up --- */
@@ -260,7 +257,7 @@ static int open_all(struct serve *s, struct fo_err *e) {
 }
 
 int pd_serve(const struct cf_manifest *m, const char *dir, const struct pd_serve_opts *opts) {
-    struct serve s = { .app = { .manifest = m, .started_at = time(NULL) }, .dir = dir, .opts = opts, .loader_done = -1 };
+    struct serve s = { .app = { .manifest = m, .started_at = time(NULL) }, .dir = dir, .opts = opts, .signals = -1, .loader_done = -1 };
     struct fo_err e;
     sigset_t mask;
     /* hundreds of connection threads would each keep their own heap arena */
@@ -271,14 +268,14 @@ int pd_serve(const struct cf_manifest *m, const char *dir, const struct pd_serve
     sigaddset(&mask, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &mask, NULL); /* inherited by every thread: signals are read by the main thread alone */
     signal(SIGPIPE, SIG_IGN);
-    int signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK), status = PD_SERVED;
+    int status = PD_SERVED;
+    s.signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
     pthread_mutex_init(&s.app.lock, NULL);
     raise_file_limit(m);
-    if (signals < 0) fo_fail_errno(&e, errno, "signalfd");
-    if (signals >= 0 && open_all(&s, &e) == FO_OK) {
-        wait_for_stop(signals);
-        drain(&s, signals);
-        stop_loader(&s, signals);
+    if (s.signals < 0) fo_fail_errno(&e, errno, "signalfd");
+    if (s.signals >= 0 && open_all(&s, &e) == FO_OK) {
+        wait_for_stop(&s);
+        drain(&s);
         pd_http_close(s.app.http);
         fo_log(FO_LOG_INFO, "serve", "event=stopped");
     } else {
@@ -292,6 +289,6 @@ int pd_serve(const struct cf_manifest *m, const char *dir, const struct pd_serve
     free(s.app.entries);
     pthread_mutex_destroy(&s.app.lock);
     if (s.loader_done >= 0) close(s.loader_done);
-    if (signals >= 0) close(signals);
+    if (s.signals >= 0) close(s.signals);
     return status;
 }

@@ -18,7 +18,7 @@ def test_sigterm_lets_a_stream_finish_and_refuses_the_next(models, start):
     kept = http.client.HTTPConnection("127.0.0.1", d.port, timeout=30)
     kept.request("GET", "/v1/models")
     kept.getresponse().read()
-    s = d.stream(max_tokens=150, ignore_eos=True)
+    s = d.stream(max_tokens=60, ignore_eos=True)
     events = s.events()
     next(events), next(events)
     d.signal(signal.SIGTERM)
