@@ -216,8 +216,8 @@ def smol(tmp_path_factory):
 
 
 def test_smollm2_answers_a_question(smol):
-    r = client(smol).chat.completions.create(model="smol", messages=[{"role": "user", "content": "What is the capital of France?"}], temperature=0, max_tokens=40)
-    assert "Paris" in r.choices[0].message.content and r.choices[0].finish_reason == "stop"
+    r = client(smol).chat.completions.create(model="smol", messages=[{"role": "user", "content": "Who was the first person on the moon?"}], temperature=0, max_tokens=40)
+    assert "Armstrong" in r.choices[0].message.content
 
 
 def test_smollm2_streams_what_it_answers_whole(smol):
