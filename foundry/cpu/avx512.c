@@ -1,6 +1,345 @@
+/* Quantised dots for AVX-512 F, BW, DQ, VL, VNNI and VBMI (Ice Lake, Zen 4 and later), on top of avx2.c, whose rules hold here too: one row
+ * at a time, named accumulators, one fold a row, the same operations on a row of activations alone or in a tile.
+ *
+ * The tests also compile this file for CPUs without AVX-512, against an emulation (FO_EMULATE_AVX512), so that every slot is compared with
+ * the reference wherever they run. */
 #include "foundry/cpu/kernels.h"
 
+#if defined(FO_EMULATE_AVX512) || (defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && \
+                                   defined(__AVX512VNNI__) && defined(__AVX512VBMI__))
+#ifndef FO_EMULATE_AVX512
+#include <immintrin.h>
+#endif
+#include <string.h>
+
+#include "foundry/quant.h"
+
+#define INLINE static inline __attribute__((always_inline))
+#define EACH(X) X(0) X(1) X(2) X(3)
+_Static_assert(FO_TILE == 4, "EACH has four");
+
+#define DOT_SLOT(name, template, kind)                                                                                                   \
+    static void name(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, int n_t, float *y,   \
+                     size_t y_stride) {                                                                                                  \
+        switch (n_t) {                                                                                                                   \
+        case 1: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 1); break;                                                     \
+        case 2: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 2); break;                                                     \
+        case 3: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 3); break;                                                     \
+        default: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 4); break;                                                    \
+        }                                                                                                                                \
+    }
+
+INLINE __m512i load(const void *p) {
+    return _mm512_loadu_si512(p);
+}
+
+INLINE __m256i load32(const void *p) {
+    return _mm256_loadu_si256(p);
+}
+
+/* 32 bytes from each of two places. */
+INLINE __m512i load_two(const void *low, const void *high) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(load32(low)), load32(high), 1);
+}
+
+INLINE float fold8(__m256 v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+INLINE __m256 halves(__m512 v) {
+    return _mm256_add_ps(_mm512_castps512_ps256(v), _mm256_castsi256_ps(_mm512_extracti64x4_epi64(_mm512_castps_si512(v), 1)));
+}
+
+INLINE void ahead(const void *p) {
+    _mm_prefetch((const char *)p + 4096, _MM_HINT_T0);
+}
+
+/* --- blocks of 32 -------------------------------------------------------------------------------------------------------------- */
+
+/* Where things lie in four blocks of Q4_0 (18 bytes) or Q4_1 (20 bytes), seen through a load at 0 and one that ends with the fourth
+ * block: the 64 bytes of nibbles (VPERMI2B), and in two groups of four the scales and mins, two lanes a block in the order of the folded
+ * sums (VPERMI2W). */
+struct order {
+    _Alignas(64) uint8_t nibbles[64];
+    _Alignas(64) uint16_t d[32], m[32];
+};
+
+static void order_init(struct order *o, int size, int at) {
+    for (int i = 0; i < 64; i++) {
+        int byte = i / 16 * size + at + i % 16;
+        o->nibbles[i] = (uint8_t)(byte < 64 ? byte : 64 + byte - (4 * size - 64));
+    }
+    for (int i = 0; i < 32; i++) {
+        int lane = i % 16;
+        o->d[i] = (uint16_t)(lane / 4 * (size / 2) + lane % 4 / 2 * 32);
+        o->m[i] = (uint16_t)(o->d[i] + 1);
+    }
+}
+
+/* The first n bytes. */
+INLINE __mmask64 first_bytes(int n) {
+    return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1;
+}
+
+/* Q4_0 and Q4_1, eight blocks at a time: two registers of nibbles, each against the paired activations (VPDPBUSD); the sums of the two are
+ * folded so that all eight blocks share one conversion, one vector of scales and one product. The offset (-8) or the min is one product
+ * with the activations' s, of which two lanes have the same: hence the halves at the end. A last group of fewer blocks is loaded
+ * under masks: nothing past the row is read, and what is missing is zero. */
+INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
+                        size_t y_stride, const int T) {
+    const int size = mins ? sizeof(struct fo_block_q4_1) : sizeof(struct fo_block_q4_0), at = mins ? 4 : 2, second = 4 * size - 64;
+    const int n_blocks = (int)(a->k / 32), rest = n_blocks % 8 * size;
+    struct order o;
+    order_init(&o, size, at);
+    const __m512i low = _mm512_set1_epi8(15), nibbles = load(o.nibbles), at_d = load(o.d), at_m = load(o.m);
+    const __m512i lanes = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
+    const __m512 share = _mm512_set1_ps(mins ? 0.5f : -4.0f);
+    const __mmask64 m0 = first_bytes(rest), m1 = first_bytes(rest - second), m2 = first_bytes(rest - 4 * size),
+                    m3 = first_bytes(rest - 4 * size - second);
+    struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);
+    struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
+    for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
+        const unsigned char *p = w;
+#define ZERO(n) __m512 f##n = _mm512_setzero_ps(), g##n = f##n;
+#define SUM(n, half, from)                                                                                                               \
+    _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), lo##half, load_two(x##n.p + b * 32 + (from), x##n.p + b * 32 + (from) + 64)), \
+                        hi##half, load_two(x##n.p + b * 32 + (from) + 32, x##n.p + b * 32 + (from) + 96))
+#define STEP(n)                                                                                                                          \
+    if (n < T) {                                                                                                                         \
+        __m512i u = SUM(n, 0, 0), v = SUM(n, 1, 128);                                                                                    \
+        __m512i s = _mm512_add_epi32(_mm512_unpacklo_epi64(u, v), _mm512_unpackhi_epi64(u, v));                                          \
+        __m512 xd = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(_mm256_loadu_ps(x##n.d + b)));                                   \
+        __m512 xs = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(_mm256_loadu_ps(x##n.s + b)));                                   \
+        f##n = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps(d, xd), f##n);                                                       \
+        g##n = _mm512_fmadd_ps(m, xs, g##n);                                                                                             \
+    }
+#define GROUP(w0, w1, w2, w3)                                                                                                            \
+    {                                                                                                                                    \
+        __m512i v0 = w0, v2 = w2, q0 = _mm512_permutex2var_epi8(v0, nibbles, w1), q1 = _mm512_permutex2var_epi8(v2, nibbles, w3);        \
+        __m512i lo0 = _mm512_and_si512(q0, low), hi0 = _mm512_and_si512(_mm512_srli_epi16(q0, 4), low);                                  \
+        __m512i lo1 = _mm512_and_si512(q1, low), hi1 = _mm512_and_si512(_mm512_srli_epi16(q1, 4), low);                                  \
+        __m512 d = _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_permutex2var_epi16(v0, at_d, v2))), m = d;                              \
+        if (mins) m = _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_permutex2var_epi16(v0, at_m, v2)));                                  \
+        EACH(STEP)                                                                                                                       \
+    }
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(halves(_mm512_fmadd_ps(g##n, share, f##n)));
+        EACH(ZERO)
+        int b = 0;
+        for (; b + 8 <= n_blocks; b += 8, p += 8 * size) {
+            ahead(p), ahead(p + 64), ahead(p + 128);
+            GROUP(load(p), load(p + second), load(p + 4 * size), load(p + 4 * size + second))
+        }
+        if (rest)
+            GROUP(_mm512_maskz_loadu_epi8(m0, p), _mm512_maskz_loadu_epi8(m1, p + second), _mm512_maskz_loadu_epi8(m2, p + 4 * size),
+                  _mm512_maskz_loadu_epi8(m3, p + 4 * size + second))
+        EACH(OUT)
+#undef ZERO
+#undef SUM
+#undef STEP
+#undef GROUP
+#undef OUT
+    }
+}
+DOT_SLOT(dot_q4_0, dot_nibbles, false)
+DOT_SLOT(dot_q4_1, dot_nibbles, true)
+
+/* Q8_0, a block a half register: |w| by x with the sign of w, four accumulators in turn. */
+INLINE void dot_bytes(const bool eight, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
+                      size_t y_stride, const int T) {
+    (void)eight;
+    const int n_blocks = (int)(a->k / 32);
+    struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);
+    struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
+    for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
+        const struct fo_block_q8_0 *p = (const void *)w;
+#define ZERO(n) __m256 fa##n = _mm256_setzero_ps(), fb##n = fa##n, fc##n = fa##n, fd##n = fa##n;
+#define MAC(n, f)                                                                                                                        \
+    if (n < T) {                                                                                                                         \
+        __m256i s = _mm256_dpbusd_epi32(_mm256_setzero_si256(), u, _mm256_sign_epi8(load32(x##n.q + b * 32), q));                        \
+        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_mul_ps(d, _mm256_broadcast_ss(x##n.d + b)), f##n);                          \
+    }
+#define BLOCK(f)                                                                                                                         \
+    {                                                                                                                                    \
+        ahead(p + b);                                                                                                                    \
+        __m256i q = load32(p[b].qs), u = _mm256_abs_epi8(q);                                                                             \
+        __m256 d = _mm256_cvtph_ps(_mm_set1_epi16((short)p[b].d));                                                                       \
+        MAC(0, f) MAC(1, f) MAC(2, f) MAC(3, f)                                                                                          \
+        b++;                                                                                                                             \
+    }
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(_mm256_add_ps(_mm256_add_ps(fa##n, fb##n), _mm256_add_ps(fc##n, fd##n)));
+        EACH(ZERO)
+        int b = 0;
+        while (b + 4 <= n_blocks) {
+            BLOCK(fa) BLOCK(fb) BLOCK(fc) BLOCK(fd)
+        }
+        if (b < n_blocks) BLOCK(fa)
+        if (b < n_blocks) BLOCK(fb)
+        if (b < n_blocks) BLOCK(fc)
+        EACH(OUT)
+#undef ZERO
+#undef MAC
+#undef BLOCK
+#undef OUT
+    }
+}
+DOT_SLOT(dot_q8_0, dot_bytes, true)
+
+/* --- blocks of 256 ------------------------------------------------------------------------------------------------------------- */
+
+/* See avx2.c. */
+INLINE void scales_and_mins(const uint8_t packed[12], uint64_t *ret_scales, uint64_t *ret_mins) {
+    uint32_t a, b, c;
+    memcpy(&a, packed, 4);
+    memcpy(&b, packed + 4, 4);
+    memcpy(&c, packed + 8, 4);
+    uint32_t scales_hi = (c & 0x0F0F0F0F) | (a >> 2 & 0x30303030), mins_hi = (c >> 4 & 0x0F0F0F0F) | (b >> 2 & 0x30303030);
+    *ret_scales = (a & 0x3F3F3F3F) | (uint64_t)scales_hi << 32;
+    *ret_mins = (b & 0x3F3F3F3F) | (uint64_t)mins_hi << 32;
+}
+
+/* A shuffle that puts byte `low` of eight scale bytes into the words of the lower half, and byte `high` into those of the upper. */
+INLINE __m512i spread(int low, int high) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set1_epi16((short)(0x8000 | low))), _mm256_set1_epi16((short)(0x8000 | high)), 1);
+}
+
+/* Rotations of the high bits to where they belong, one for each half. */
+INLINE __m512i turns(int low, int high) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set1_epi64x(low & 63)), _mm256_set1_epi64x(high & 63), 1);
+}
+
+/* Q4_K and Q5_K: 64 bytes of quants are sub-blocks 0 and 2 (low nibbles) and 1 and 3 (high); products of bytes in 16 bits, then VPDPWSSD
+ * with the integer scale: multiplied and added in one. */
+INLINE void dot_q45_k(const bool five, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
+                      size_t y_stride, const int T) {
+    const size_t size = five ? sizeof(struct fo_block_q5_k) : sizeof(struct fo_block_q4_k);
+    const int n_blocks = (int)(a->k / 256);
+    const __m512i low = _mm512_set1_epi8(15), fifth = _mm512_set1_epi8(16);
+    const __m512i at02 = spread(0, 2), at13 = spread(1, 3), at46 = spread(4, 6), at57 = spread(5, 7);
+    const __m512i turn02 = turns(-4, -2), turn13 = turns(-3, -1), turn46 = turns(0, 2), turn57 = turns(1, 3);
+    struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
+    struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
+    for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
+#define ZERO(n) __m512 f##n = _mm512_setzero_ps(); __m128 g##n = _mm_setzero_ps();
+#define START(n) __m512i s##n = _mm512_setzero_si512();
+#define MAC(n) if (n < T) s##n = _mm512_dpwssd_epi32(s##n, _mm512_maddubs_epi16(q, load_two(x##n.q + b * 256 + at, x##n.q + b * 256 + at + 64)), by);
+#define SUB(from, nibbles, which)                                                                                                        \
+    {                                                                                                                                    \
+        const int at = from;                                                                                                             \
+        __m512i q = _mm512_and_si512(nibbles, low), by = _mm512_shuffle_epi8(scales, at##which);                                         \
+        if (five) q = _mm512_ternarylogic_epi64(q, _mm512_rorv_epi64(h, turn##which), fifth, 0xF8); /* q | h & fifth */                  \
+        EACH(MAC)                                                                                                                        \
+    }
+#define BLOCK_END(n)                                                                                                                     \
+    if (n < T) {                                                                                                                         \
+        __m128 by = _mm_mul_ps(d, _mm_broadcast_ss(x##n.d + b));                                                                         \
+        __m128i m = _mm_madd_epi16(mins, _mm_loadu_si128((const __m128i *)(const void *)(x##n.sum32 + b * 8)));                          \
+        f##n = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s##n), _mm512_broadcastss_ps(by), f##n);                                               \
+        g##n = _mm_fnmadd_ps(_mm_cvtepi32_ps(m), _mm_shuffle_ps(by, by, 0x55), g##n);                                                    \
+    }
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(_mm256_add_ps(halves(f##n), _mm256_insertf128_ps(_mm256_setzero_ps(), g##n, 0)));
+        EACH(ZERO)
+        for (int64_t b = 0; b < n_blocks; b++) {
+            const unsigned char *p = w + (size_t)b * size;
+            ahead(p), ahead(p + 64), ahead(p + 128);
+            const struct fo_block_q4_k *four_k = (const void *)p;
+            const struct fo_block_q5_k *five_k = (const void *)p;
+            uint64_t scale_bytes, min_bytes;
+            scales_and_mins(four_k->scales, &scale_bytes, &min_bytes); /* the same place in both */
+            __m512i scales = _mm512_set1_epi64((long long)scale_bytes);
+            __m128i mins = _mm_cvtepu8_epi16(_mm_cvtsi64_si128((long long)min_bytes));
+            uint32_t both;
+            memcpy(&both, p, sizeof both);
+            __m128 d = _mm_cvtph_ps(_mm_cvtsi32_si128((int)both)); /* d, dmin */
+            const uint8_t *qs = five ? five_k->qs : four_k->qs;
+            __m512i v = load(qs), u = load(qs + 64), h = v;
+            if (five) h = _mm512_broadcast_i64x4(load32(five_k->qh));
+            EACH(START)
+            SUB(0, v, 02) SUB(32, _mm512_srli_epi16(v, 4), 13) SUB(128, u, 46) SUB(160, _mm512_srli_epi16(u, 4), 57)
+            EACH(BLOCK_END)
+        }
+        EACH(OUT)
+#undef ZERO
+#undef START
+#undef MAC
+#undef SUB
+#undef BLOCK_END
+#undef OUT
+    }
+}
+DOT_SLOT(dot_q4_k, dot_q45_k, false)
+DOT_SLOT(dot_q5_k, dot_q45_k, true)
+
+/* Words 4i.. of the sixteen scales, eight times each: the scales of four sub-blocks of 16. */
+INLINE __m512i four_scales(int i) {
+    int16_t lane[32];
+    for (int l = 0; l < 32; l++) lane[l] = (int16_t)(4 * i + l / 8);
+    return load(lane);
+}
+
+/* Q6_K: 64 bytes at a time lie in the order of the activations; the offset of -32 is one product of the scales with the sums of 16. */
+INLINE void dot_q6(const bool six, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
+                   size_t y_stride, const int T) {
+    (void)six;
+    const int n_blocks = (int)(a->k / 256);
+    const __m512i low = _mm512_set1_epi8(15), high = _mm512_set1_epi8(0x30), turn0 = turns(-4, -2), turn1 = turns(0, 2);
+    const __m512i at0 = four_scales(0), at1 = four_scales(1), at2 = four_scales(2), at3 = four_scales(3);
+    struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
+    struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
+    for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
+#define ZERO(n) __m512 f##n = _mm512_setzero_ps();
+#define START(n)                                                                                                                         \
+    __m512i s##n = _mm512_setzero_si512();                                                                                               \
+    if (n < T)                                                                                                                           \
+        s##n = _mm512_inserti64x4(                                                                                                       \
+            s##n, _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(_mm256_madd_epi16(words, load32(x##n.sum16 + b * 16)), 5)), 0);
+#define MAC(n) if (n < T) s##n = _mm512_dpwssd_epi32(s##n, _mm512_maddubs_epi16(q, load(x##n.q + b * 256 + at)), by);
+#define SUB(i, nibbles, bits, turn)                                                                                                      \
+    {                                                                                                                                    \
+        const int at = 64 * i;                                                                                                           \
+        __m512i q = _mm512_ternarylogic_epi64(_mm512_and_si512(nibbles, low), _mm512_rorv_epi64(bits, turn), high, 0xF8);                \
+        __m512i by = _mm512_permutexvar_epi16(at##i, scales);                                                                            \
+        EACH(MAC)                                                                                                                        \
+    }
+#define BLOCK_END(n) if (n < T) f##n = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s##n), _mm512_set1_ps(d * x##n.d[b]), f##n);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(halves(f##n));
+        EACH(ZERO)
+        for (int64_t b = 0; b < n_blocks; b++) {
+            const struct fo_block_q6_k *p = (const struct fo_block_q6_k *)(const void *)w + b;
+            for (int i = 0; i < 210; i += 64) ahead((const char *)p + i);
+            __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p->scales));
+            __m512i scales = _mm512_castsi256_si512(words);
+            float d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(p->d)));
+            __m512i u = load(p->ql), v = load(p->ql + 64), h0 = _mm512_broadcast_i64x4(load32(p->qh)), h1 = _mm512_broadcast_i64x4(load32(p->qh + 32));
+            EACH(START)
+            SUB(0, u, h0, turn0) SUB(1, _mm512_srli_epi16(u, 4), h0, turn1) SUB(2, v, h1, turn0) SUB(3, _mm512_srli_epi16(v, 4), h1, turn1)
+            EACH(BLOCK_END)
+        }
+        EACH(OUT)
+#undef ZERO
+#undef START
+#undef MAC
+#undef SUB
+#undef BLOCK_END
+#undef OUT
+    }
+}
+DOT_SLOT(dot_q6_k, dot_q6, true)
+
+bool fo_cpu_avx512(struct fo_cpu_kernels *k) {
+    k->isa = "avx512";
+    k->dot[FO_Q4_0] = dot_q4_0;
+    k->dot[FO_Q4_1] = dot_q4_1;
+    k->dot[FO_Q8_0] = dot_q8_0;
+    k->dot[FO_Q4_K] = dot_q4_k;
+    k->dot[FO_Q5_K] = dot_q5_k;
+    k->dot[FO_Q6_K] = dot_q6_k;
+    return true;
+}
+#else
 bool fo_cpu_avx512(struct fo_cpu_kernels *k) {
     (void)k;
     return false;
 }
+#endif

@@ -1,0 +1,481 @@
+/* Every slot of every overlay against the reference: kernels.h states what each may differ by. AVX2 runs where the CPU has it; AVX-512 runs
+ * natively where the CPU has it and else by emulation (tests/support/avx512_emulated.h). */
+#include <float.h>
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "foundry/base/err.h"
+#include "foundry/base/rng.h"
+#include "foundry/cpu/kernels.h"
+#include "foundry/ops.h"
+#include "tests/support/avx512_emulated.h"
+
+static struct fo_rng rng;
+static struct fo_cpu_kernels ref;
+
+/* The overlays that can run here; `name` says how. */
+static struct overlay {
+    const char *name;
+    struct fo_cpu_kernels k;
+} overlays[3];
+static int n_overlays;
+
+static int find_overlays(void **state) {
+    (void)state;
+    struct fo_err e;
+    fo_cpu_ref(&ref);
+    n_overlays = 0;
+    overlays[n_overlays].name = "avx2";
+    if (fo_cpu_kernels_for("avx2", &overlays[n_overlays].k, &e) != FO_OK) return 0;
+    n_overlays++;
+    overlays[n_overlays].name = "avx512";
+    if (fo_cpu_kernels_for("avx512", &overlays[n_overlays].k, &e) == FO_OK) n_overlays++;
+    overlays[n_overlays].name = "avx512 emulated";
+    overlays[n_overlays].k = overlays[0].k;
+    if (fo_cpu_avx512_emulated(&overlays[n_overlays].k)) n_overlays++;
+    return 0;
+}
+
+static void need_overlays(void) {
+    if (n_overlays == 0) {
+        print_message("no overlay runs on this CPU\n");
+        skip();
+    }
+}
+
+static void runs_the_overlays_that_this_machine_should(void **state) {
+    (void)state;
+    need_overlays();
+    bool avx512 = false;
+    for (int i = 0; i < n_overlays; i++) {
+        print_message("checked: %s\n", overlays[i].name);
+        avx512 |= strncmp(overlays[i].name, "avx512", 6) == 0;
+    }
+    if (!avx512) {
+        print_message("avx512 is neither in this CPU nor emulated (libsimde-dev is not installed)\n");
+        skip();
+    }
+    for (int i = 0; i < n_overlays; i++) {
+        bool any = false;
+        for (int t = 0; t < FO_N_DTYPES; t++) any |= overlays[i].k.dot[t] != ref.dot[t];
+        assert_true(any);
+        for (int t = 0; t < FO_N_DTYPES; t++) assert_true(!ref.dot[t] == !overlays[i].k.dot[t]);
+    }
+}
+
+static float uniform(float lo, float hi) {
+    return lo + (hi - lo) * (float)fo_rng_unit(&rng);
+}
+
+/* Values of very different size, and what breaks conversions: zeros of both signs, ties, subnormals, the largest, the not finite. */
+static void fill(float *x, int64_t n, int flavour) {
+    static const float edge[] = { 0, -0.0f, 0.5f, -0.5f, 1.5f, 1e-30f, 1e-38f, 1e-45f, -1e-41f, 3e38f, -3e38f, 127, -127, 65504, 65520, 6e-8f, 2e-8f };
+    static const float bad[] = { NAN, -NAN, INFINITY, -INFINITY };
+    for (int64_t i = 0; i < n; i++) x[i] = flavour == 1 ? uniform(-1, 1) * powf(10, uniform(-6, 6)) : uniform(-1, 1);
+    if (flavour == 2)
+        for (int64_t i = 0; i < n; i++) x[i] = (float)((int)uniform(-254, 254)) / 2; /* many ties */
+    if (flavour == 3)
+        for (int64_t i = 0; i < n; i += 1 + (int64_t)uniform(0, 9)) x[i] = edge[(int)uniform(0, 16.99f)];
+    if (flavour == 4)
+        for (int64_t i = 0; i < n; i += 1 + (int64_t)uniform(0, 300)) x[i] = bad[(int)uniform(0, 3.99f)];
+    if (flavour == 5) memset(x, 0, (size_t)n * sizeof *x);
+    if (flavour == 6)
+        for (int64_t i = 0; i < n; i++) x[i] *= 1e-36f;
+    if (flavour == 7)
+        for (int64_t i = 0; i < n; i++) x[i] *= 3e38f;
+}
+enum { N_FLAVOURS = 8 };
+
+static struct fo_act act_of(enum fo_dtype type, int64_t k, const float *x, int n) {
+    struct fo_act a = { .type = type, .k = k, .x = x, .row_bytes = fo_act_row_bytes(type, k) };
+    a.rows = aligned_alloc(64, a.row_bytes * (size_t)n + 64);
+    assert_non_null(a.rows);
+    memset(a.rows, 0x5A, a.row_bytes * (size_t)n);
+    return a;
+}
+
+static void quantise(const struct fo_cpu_kernels *k, const struct fo_act *a, const float *x, int n) {
+    for (int i = 0; i < n; i++) {
+        if (a->type == FO_Q8_0) k->quant_q8_0(x + i * a->k, a->k, fo_act_q8_0(a, i));
+        if (a->type == FO_Q8_K) k->quant_q8_k(x + i * a->k, a->k, fo_act_q8_k(a, i));
+    }
+}
+
+/* NaNs may differ in their bits. */
+static void check_scales(const float *a, const float *b, int64_t n) {
+    for (int64_t i = 0; i < n; i++) assert_true((isnan(a[i]) && isnan(b[i])) || memcmp(&a[i], &b[i], sizeof *a) == 0);
+}
+
+static void quantises_activations_to_the_same_bits(void **state) {
+    (void)state;
+    need_overlays();
+    fo_rng_seed(&rng, 1);
+    for (int o = 0; o < n_overlays; o++)
+        for (int flavour = 0; flavour < N_FLAVOURS; flavour++)
+            for (int64_t k = 32; k <= 1536; k += 32) {
+                float *x = malloc((size_t)k * sizeof *x);
+                fill(x, k, flavour);
+                struct fo_act a = act_of(FO_Q8_0, k, x, 1), b = act_of(FO_Q8_0, k, x, 1);
+                quantise(&ref, &a, x, 1);
+                quantise(&overlays[o].k, &b, x, 1);
+                struct fo_act_q8_0 p = fo_act_q8_0(&a, 0), q = fo_act_q8_0(&b, 0);
+                assert_memory_equal(p.q, q.q, (size_t)fo_act_padded(k));
+                assert_memory_equal(p.p, q.p, (size_t)fo_act_padded(k));
+                check_scales(p.d, q.d, fo_act_padded(k) / 32);
+                check_scales(p.s, q.s, fo_act_padded(k) / 32);
+                free(a.rows), free(b.rows);
+                if (k % 256 == 0) {
+                    a = act_of(FO_Q8_K, k, x, 1), b = act_of(FO_Q8_K, k, x, 1);
+                    quantise(&ref, &a, x, 1);
+                    quantise(&overlays[o].k, &b, x, 1);
+                    struct fo_act_q8_k u = fo_act_q8_k(&a, 0), v = fo_act_q8_k(&b, 0);
+                    assert_memory_equal(u.q, v.q, (size_t)k);
+                    assert_memory_equal(u.sum16, v.sum16, (size_t)k / 16 * sizeof *u.sum16);
+                    assert_memory_equal(u.sum32, v.sum32, (size_t)k / 32 * sizeof *u.sum32);
+                    check_scales(u.d, v.d, k / 256);
+                    free(a.rows), free(b.rows);
+                }
+                free(x);
+            }
+}
+
+/* What the reference makes of activations is right by itself: within half a step, sums included, never -128. */
+static void quantises_activations_to_within_half_a_step(void **state) {
+    (void)state;
+    fo_rng_seed(&rng, 2);
+    enum { K = 768 };
+    float x[K];
+    for (int flavour = 0; flavour < 4; flavour++) {
+        fill(x, K, flavour);
+        struct fo_act a = act_of(FO_Q8_0, K, x, 1), b = act_of(FO_Q8_K, K, x, 1);
+        quantise(&ref, &a, x, 1);
+        quantise(&ref, &b, x, 1);
+        struct fo_act_q8_0 p = fo_act_q8_0(&a, 0);
+        struct fo_act_q8_k q = fo_act_q8_k(&b, 0);
+        int sum = 0;
+        for (int i = 0; i < K; i++) {
+            assert_true(p.q[i] >= -127 && q.q[i] >= -127);
+            assert_true(fabs((double)p.d[i / 32] * p.q[i] - (double)x[i]) <= 0.501 * (double)p.d[i / 32] + 1e-30);
+            assert_true(fabs((double)q.d[i / 256] * q.q[i] - (double)x[i]) <= 0.501 * (double)q.d[i / 256] + 1e-30);
+            assert_int_equal(p.q[i], p.p[i / 64 * 64 + i % 32 / 16 * 32 + i / 32 % 2 * 16 + i % 16]);
+            sum = i % 16 ? sum + q.q[i] : q.q[i];
+            if (i % 16 == 15) assert_int_equal(q.sum16[i / 16], sum);
+            if (i % 32 == 31) assert_int_equal(q.sum32[i / 32], q.sum16[i / 16 - 1] + q.sum16[i / 16]);
+        }
+        free(a.rows), free(b.rows);
+    }
+}
+
+/* Bits of any kind with scales of sane size; `extreme` makes the quants the largest there are, for the sums that must not overflow. The block
+ * ends where the heap ends, so that a sanitiser sees a read past it. */
+static unsigned char *weights(enum fo_dtype type, int64_t k, int64_t rows, int extreme) {
+    const struct fo_dtype_info *t = fo_dtype_info(type);
+    size_t bytes = fo_dtype_bytes(type, (uint64_t)k) * (size_t)rows;
+    unsigned char *w = malloc(bytes);
+    assert_non_null(w);
+    for (size_t i = 0; i < bytes; i++) w[i] = extreme ? (extreme == 1 ? 0xFF : 0x80) : (unsigned char)fo_rng_u64(&rng);
+    for (size_t i = 0; i < bytes / t->block_bytes; i++) {
+        unsigned char *b = w + i * t->block_bytes;
+        float f = uniform(-1, 1);
+        uint16_t h = fo_f32_to_f16(f * 0.01f), m = fo_f32_to_f16(uniform(-0.1f, 0.1f)), bf = fo_f32_to_bf16(f), half = fo_f32_to_f16(f);
+        switch (type) {
+        case FO_F32: memcpy(b, &f, 4); break;
+        case FO_F16: memcpy(b, &half, 2); break;
+        case FO_BF16: memcpy(b, &bf, 2); break;
+        case FO_Q6_K: memcpy(b + 208, &h, 2); break;
+        case FO_Q4_1:
+        case FO_Q4_K:
+        case FO_Q5_K: memcpy(b + 2, &m, 2); /* fall through */
+        default: memcpy(b, &h, 2);
+        }
+    }
+    return w;
+}
+
+/* sum |w * x| over the converted activations, with the parts that a kernel adds apart (offset or min, and product) each counted: the
+ * measure of FO_TOL_DOT. */
+static double magnitude(enum fo_dtype type, const unsigned char *w, const struct fo_act *a, int t) {
+    const struct fo_dtype_info *info = fo_dtype_info(type);
+    float *line = malloc((size_t)a->k * sizeof *line);
+    info->to_f32(w, line, (size_t)a->k);
+    double sum = 0;
+    for (int64_t i = 0; i < a->k; i++) {
+        double x = 0, part = 0;
+        if (a->type == FO_F32) x = (double)a->x[t * a->k + i];
+        if (a->type == FO_Q8_0) x = fo_act_q8_0(a, t).q[i] * (double)fo_act_q8_0(a, t).d[i / 32];
+        if (a->type == FO_Q8_K) x = fo_act_q8_k(a, t).q[i] * (double)fo_act_q8_k(a, t).d[i / 256];
+        const unsigned char *block = w + i / info->block * info->block_bytes;
+        uint16_t d, m;
+        memcpy(&d, block + (type == FO_Q6_K ? 208 : 0), 2);
+        memcpy(&m, block + 2, 2);
+        if (type == FO_Q4_0) part = 8 * fabs((double)fo_f16_to_f32(d));
+        if (type == FO_Q4_1) part = fabs((double)fo_f16_to_f32(m));
+        if (type == FO_Q4_K || type == FO_Q5_K) part = 63 * fabs((double)fo_f16_to_f32(m));
+        sum += (fabs((double)line[i]) + 2 * part) * fabs(x);
+    }
+    free(line);
+    return sum;
+}
+
+static void check_dot(const struct overlay *o, enum fo_dtype type, int64_t k, int64_t rows, int n, int flavour, int extreme) {
+    float *x = malloc((size_t)(n * k) * sizeof *x), *want = malloc((size_t)(n * rows) * sizeof *want), *got = malloc((size_t)(n * rows) * sizeof *got);
+    float *alone = malloc((size_t)rows * sizeof *alone);
+    fill(x, n * k, flavour);
+    if (extreme)
+        for (int64_t i = 0; i < n * k; i++) x[i] = extreme == 1 ? 1 : fo_rng_u64(&rng) & 1 ? 1 : -1;
+    unsigned char *w = weights(type, k, rows, extreme);
+    size_t row_bytes = fo_dtype_bytes(type, (uint64_t)k);
+    struct fo_act a = act_of(fo_dtype_info(type)->act, k, x, n);
+    quantise(&ref, &a, x, n);
+    for (int t = 0; t < n; t += FO_TILE) {
+        int tile = n - t < FO_TILE ? n - t : FO_TILE;
+        ref.dot[type](w, row_bytes, rows, &a, t, tile, want + t * rows, (size_t)rows);
+        o->k.dot[type](w, row_bytes, rows, &a, t, tile, got + t * rows, (size_t)rows);
+    }
+    for (int t = 0; t < n; t++) {
+        for (int64_t r = 0; r < rows; r++) {
+            float p = want[t * rows + r], q = got[t * rows + r];
+            if (!isfinite(p)) {
+                assert_false(isfinite(q) && flavour == 4);
+                continue;
+            }
+            double tolerance = (double)FO_TOL_DOT * magnitude(type, w + (size_t)r * row_bytes, &a, t);
+            if (!(fabs((double)p - (double)q) <= tolerance))
+                fail_msg("%s %s k %d row %d of %d, token %d of %d, flavour %d/%d: %g, the reference has %g (+- %g)", o->name, fo_dtype_name(type), (int)k,
+                         (int)r, (int)rows, t, n, flavour, extreme, (double)q, (double)p, tolerance);
+        }
+        /* alone and one row after the other: the same bits */
+        for (int64_t r = 0; r < rows; r++) o->k.dot[type](w + (size_t)r * row_bytes, row_bytes, 1, &a, t, 1, alone + r, 1);
+        for (int64_t r = 0; r < rows; r++)
+            assert_true(memcmp(&alone[r], &got[t * rows + r], sizeof *alone) == 0 || (isnan(alone[r]) && isnan(got[t * rows + r])));
+    }
+    free(x), free(want), free(got), free(alone), free(w), free(a.rows);
+}
+
+static void dots_agree_with_the_reference(void **state) {
+    (void)state;
+    need_overlays();
+    fo_rng_seed(&rng, 3);
+    for (int o = 0; o < n_overlays; o++)
+        for (int type = 0; type < FO_N_DTYPES; type++) {
+            if (!ref.dot[type] || (strstr(overlays[o].name, "emulated") && overlays[o].k.dot[type] == overlays[0].k.dot[type])) continue;
+            int block = fo_dtype_info((uint32_t)type)->block;
+            for (int n = 1; n <= 17; n++) check_dot(&overlays[o], (enum fo_dtype)type, block > 32 ? 768 : 576, 3, n, n % 3, 0);
+            for (int64_t k = block; k <= (block == 1 ? 70 : 20 * block); k += block)
+                check_dot(&overlays[o], (enum fo_dtype)type, k, 1 + k / block % 5, (int)(1 + k / block % 4), 0, 0);
+            for (int flavour = 0; flavour < N_FLAVOURS; flavour++) check_dot(&overlays[o], (enum fo_dtype)type, block > 32 ? 1024 : 352, 5, 4, flavour, 0);
+            for (int extreme = 1; extreme < 4; extreme++) check_dot(&overlays[o], (enum fo_dtype)type, block > 32 ? 2048 : 1056, 2, 3, 0, extreme);
+        }
+}
+
+/* The reference itself, against double over the same converted activations. */
+static void the_reference_dots_agree_with_double(void **state) {
+    (void)state;
+    fo_rng_seed(&rng, 4);
+    enum { ROWS = 3, N = 2 };
+    for (int type = 0; type < FO_N_DTYPES; type++) {
+        if (!ref.dot[type]) continue;
+        const struct fo_dtype_info *info = fo_dtype_info((uint32_t)type);
+        for (int64_t k = 256; k <= 2304; k += 256) {
+            float *x = malloc((size_t)(N * k) * sizeof *x), *line = malloc((size_t)k * sizeof *line), y[N * ROWS];
+            fill(x, N * k, 0);
+            unsigned char *w = weights((enum fo_dtype)type, k, ROWS, 0);
+            size_t row_bytes = fo_dtype_bytes((uint32_t)type, (uint64_t)k);
+            struct fo_act a = act_of(info->act, k, x, N);
+            quantise(&ref, &a, x, N);
+            ref.dot[type](w, row_bytes, ROWS, &a, 0, N, y, ROWS);
+            for (int t = 0; t < N; t++)
+                for (int r = 0; r < ROWS; r++) {
+                    info->to_f32(w + (size_t)r * row_bytes, line, (size_t)k);
+                    double want = 0;
+                    for (int64_t i = 0; i < k; i++) {
+                        double q = a.type == FO_F32 ? (double)x[t * k + i]
+                                   : a.type == FO_Q8_0 ? fo_act_q8_0(&a, t).q[i] * (double)fo_act_q8_0(&a, t).d[i / 32]
+                                                       : fo_act_q8_k(&a, t).q[i] * (double)fo_act_q8_k(&a, t).d[i / 256];
+                        want += q * (double)line[i];
+                    }
+                    assert_true(fabs(want - (double)y[t * ROWS + r]) <= (double)FO_TOL_DOT * magnitude((enum fo_dtype)type, w + (size_t)r * row_bytes, &a, t));
+                }
+            free(x), free(line), free(w), free(a.rows);
+        }
+    }
+}
+
+static void check_row(const char *name, const char *what, const float *want, const float *got, int64_t n) {
+    float top = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (isfinite(want[i]) && fabsf(want[i]) > top) top = fabsf(want[i]);
+    for (int64_t i = 0; i < n; i++) {
+        if (isnan(want[i]) && isnan(got[i])) continue;
+        if (isinf(want[i]) && want[i] == got[i]) continue;
+        if (!(fabs((double)want[i] - (double)got[i]) <= (double)FO_TOL_ROW * (double)top))
+            fail_msg("%s %s[%d] of %d: %g, the reference has %g", name, what, (int)i, (int)n, (double)got[i], (double)want[i]);
+    }
+}
+
+static void row_ops_agree_with_the_reference(void **state) {
+    (void)state;
+    need_overlays();
+    fo_rng_seed(&rng, 5);
+    enum { MAX = 600 };
+    float x[MAX], y[MAX], want[MAX], got[MAX];
+    uint16_t want_h[MAX], got_h[MAX];
+    for (int o = 0; o < n_overlays; o++) {
+        const struct fo_cpu_kernels *k = &overlays[o].k;
+        const char *name = overlays[o].name;
+        for (int64_t n = 1; n <= MAX; n += n < 70 ? 1 : 53)
+            for (int flavour = 0; flavour < N_FLAVOURS; flavour++) {
+                fill(x, n, flavour);
+                fill(y, n, 0);
+                ref.to_f16(x, want_h, n);
+                k->to_f16(x, got_h, n);
+                assert_memory_equal(want_h, got_h, (size_t)n * sizeof *want_h);
+                ref.add(x, y, n, want);
+                k->add(x, y, n, got);
+                check_row(name, "add", want, got, n);
+                memcpy(want, x, sizeof x), memcpy(got, x, sizeof x);
+                ref.scale(want, n, 0.37f);
+                k->scale(got, n, 0.37f);
+                check_scales(want, got, n);
+                if (flavour == 3 || flavour == 7) continue; /* squares overflow */
+                ref.rms_norm(x, y, n, 1e-5f, want);
+                k->rms_norm(x, y, n, 1e-5f, got);
+                check_row(name, "rms_norm", want, got, n);
+                for (int64_t i = 0; i < n; i++) x[i] *= 10;
+                ref.silu_mul(x, y, n, want);
+                k->silu_mul(x, y, n, got);
+                check_row(name, "silu_mul", want, got, n);
+            }
+        for (int i = 0; i < 2000; i++) { /* each by itself: relative to itself, not to a larger neighbour */
+            float g = uniform(-87, 87), one = 1, a, b;
+            ref.silu_mul(&g, &one, 1, &a);
+            k->silu_mul(&g, &one, 1, &b);
+            double exact = (double)g / (1 + exp(-(double)g));
+            assert_true(fabs((double)a - exact) <= 5e-7 * fabs(exact) && fabs((double)b - exact) <= 5e-7 * fabs(exact));
+        }
+    }
+}
+
+static void rotations_agree_with_the_reference(void **state) {
+    (void)state;
+    need_overlays();
+    fo_rng_seed(&rng, 6);
+    enum { HEADS = 3, MAX = 256 };
+    for (int o = 0; o < n_overlays; o++)
+        for (int dim = 2; dim <= MAX; dim += dim < 40 ? 2 : 24)
+            for (int n_rot = 2; n_rot <= dim; n_rot += n_rot < 20 ? 2 : 22)
+                for (int kind = 0; kind < 2; kind++) {
+                    float want[HEADS * MAX], got[HEADS * MAX], cosine[MAX / 2], sine[MAX / 2];
+                    fill(want, HEADS * dim, 0);
+                    memcpy(got, want, sizeof want);
+                    fill(cosine, n_rot / 2, 0);
+                    fill(sine, n_rot / 2, 0);
+                    struct fo_rope r = { .kind = (enum fo_rope_kind)kind, .head_dim = dim, .n_rot = n_rot, .attn_factor = 1 };
+                    ref.rope(want, HEADS, &r, cosine, sine);
+                    overlays[o].k.rope(got, HEADS, &r, cosine, sine);
+                    check_row(overlays[o].name, "rope", want, got, HEADS * dim);
+                }
+}
+
+static void attention_agrees_with_the_reference(void **state) {
+    (void)state;
+    need_overlays();
+    fo_rng_seed(&rng, 7);
+    enum { MAX_DIM = 264, N = FO_ATTN_CHUNK };
+    static float kv[N * MAX_DIM], q[FO_ATTN_HEADS * MAX_DIM], s[2][N * FO_ATTN_HEADS], out[2][FO_ATTN_HEADS * MAX_DIM];
+    static uint16_t half[N * MAX_DIM];
+    for (int o = 0; o < n_overlays; o++)
+        for (int kind = 0; kind < FO_N_KV_KINDS; kind++)
+            for (int dim = 1; dim <= MAX_DIM; dim += dim < 40 ? 3 : 32)
+                for (int n_q = 1; n_q <= FO_ATTN_HEADS; n_q++)
+                    for (int n = 1; n <= N; n = n * 3 < N || n == N ? n * 3 : N) {
+                        fill(kv, n * dim, 0);
+                        fill(q, n_q * dim, 0);
+                        ref.to_f16(kv, half, n * dim);
+                        const void *data = kind == FO_KV_KIND_F16 ? (const void *)half : kv;
+                        const struct fo_cpu_kernels *k[2] = { &ref, &overlays[o].k };
+                        for (int i = 0; i < 2; i++) {
+                            for (int j = 0; j < N * FO_ATTN_HEADS; j++) s[i][j] = -INFINITY;
+                            k[i]->qk[kind](q, n_q, dim, data, n, 0.7f, s[i]);
+                        }
+                        for (int h = 0; h < n_q; h++)
+                            for (int j = 0; j < n; j++)
+                                assert_true(fabs((double)s[0][j * FO_ATTN_HEADS + h] - (double)s[1][j * FO_ATTN_HEADS + h]) <= 1e-6 * dim);
+                        memcpy(s[1], s[0], sizeof s[0]);
+                        for (int i = 0; i < 2; i++) {
+                            float m[FO_ATTN_HEADS], sum[FO_ATTN_HEADS], r[FO_ATTN_HEADS];
+                            for (int h = 0; h < FO_ATTN_HEADS; h++) m[h] = h % 2 ? -INFINITY : 0.25f, sum[h] = h % 2 ? 0 : 3;
+                            k[i]->softmax(s[i], m, sum, r);
+                            for (int h = 0; h < n_q; h++) {
+                                double top = h % 2 ? -(double)INFINITY : 0.25, total = h % 2 ? 0 : 3;
+                                assert_true(m[h] >= (float)top);
+                                for (int j = 0; j < n; j++) assert_true(s[i][j * FO_ATTN_HEADS + h] >= 0 && s[i][j * FO_ATTN_HEADS + h] <= 1.000001f);
+                                for (int j = n; j < N; j++) assert_true(s[i][j * FO_ATTN_HEADS + h] == 0);
+                                total *= exp(top - (double)m[h]);
+                                assert_true(fabs((double)r[h] - exp(top - (double)m[h])) < 1e-6);
+                                for (int j = 0; j < n; j++) total += (double)s[i][j * FO_ATTN_HEADS + h];
+                                assert_true(fabs(total - (double)sum[h]) <= 1e-6 * total);
+                            }
+                        }
+                        for (int j = 0; j < n * FO_ATTN_HEADS; j++)
+                            if (j % FO_ATTN_HEADS < n_q) assert_true(fabs((double)s[0][j] - (double)s[1][j]) <= 1e-6);
+                        memcpy(s[1], s[0], sizeof s[0]);
+                        fill(out[0], n_q * dim, 0);
+                        memcpy(out[1], out[0], sizeof out[0]);
+                        for (int i = 0; i < 2; i++) k[i]->pv[kind](s[i], n_q, dim, data, n, out[i]);
+                        check_row(overlays[o].name, "pv", out[0], out[1], n_q * dim);
+                    }
+}
+
+/* A position's score and a dimension's sum do not depend on where a page ends. */
+static void attention_is_the_same_in_pieces(void **state) {
+    (void)state;
+    fo_rng_seed(&rng, 8);
+    enum { DIM = 72, N = FO_ATTN_CHUNK };
+    static float kv[N * DIM], q[FO_ATTN_HEADS * DIM], s[2][N * FO_ATTN_HEADS], out[2][FO_ATTN_HEADS * DIM];
+    static uint16_t half[N * DIM];
+    for (int o = -1; o < n_overlays; o++)
+        for (int kind = 0; kind < FO_N_KV_KINDS; kind++)
+            for (int n_q = 1; n_q <= FO_ATTN_HEADS; n_q++)
+                for (int piece = 1; piece < N; piece += 6) {
+                    const struct fo_cpu_kernels *k = o < 0 ? &ref : &overlays[o].k;
+                    fill(kv, N * DIM, 0);
+                    fill(q, n_q * DIM, 0);
+                    ref.to_f16(kv, half, N * DIM);
+                    const char *data = kind == FO_KV_KIND_F16 ? (const char *)half : (const char *)kv;
+                    size_t row = DIM * (kind == FO_KV_KIND_F16 ? sizeof *half : sizeof *kv);
+                    memset(s, 0, sizeof s), memset(out, 0, sizeof out);
+                    k->qk[kind](q, n_q, DIM, data, N, 0.5f, s[0]);
+                    k->pv[kind](s[0], n_q, DIM, data, N, out[0]);
+                    for (int i = 0; i < N; i += piece) {
+                        int n = N - i < piece ? N - i : piece;
+                        k->qk[kind](q, n_q, DIM, data + (size_t)i * row, n, 0.5f, s[1] + i * FO_ATTN_HEADS);
+                        k->pv[kind](s[1] + i * FO_ATTN_HEADS, n_q, DIM, data + (size_t)i * row, n, out[1]);
+                    }
+                    for (int j = 0; j < N * FO_ATTN_HEADS; j++)
+                        if (j % FO_ATTN_HEADS < n_q) assert_memory_equal(&s[0][j], &s[1][j], sizeof(float));
+                    assert_memory_equal(out[0], out[1], (size_t)(n_q * DIM) * sizeof(float));
+                }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(runs_the_overlays_that_this_machine_should),
+        cmocka_unit_test(quantises_activations_to_the_same_bits),
+        cmocka_unit_test(quantises_activations_to_within_half_a_step),
+        cmocka_unit_test(dots_agree_with_the_reference),
+        cmocka_unit_test(the_reference_dots_agree_with_double),
+        cmocka_unit_test(row_ops_agree_with_the_reference),
+        cmocka_unit_test(rotations_agree_with_the_reference),
+        cmocka_unit_test(attention_agrees_with_the_reference),
+        cmocka_unit_test(attention_is_the_same_in_pieces),
+    };
+    return cmocka_run_group_tests_name("kernels", tests, find_overlays, NULL);
+}

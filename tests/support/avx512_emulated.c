@@ -1,0 +1,46 @@
+/* Compiles the overlay's own source with every AVX-512 intrinsic replaced: by SIMDe's where it has one, by the few below where not. */
+#include "tests/support/avx512_emulated.h"
+
+#if defined(__AVX2__) && __has_include(<simde/x86/avx512.h>)
+#define SIMDE_ENABLE_NATIVE_ALIASES
+#include <simde/x86/avx512.h>
+#include <string.h>
+
+static inline __m512i emulated_maskz_loadu_epi8(uint64_t mask, const unsigned char *p) {
+    unsigned char bytes[64] = { 0 };
+    for (int i = 0; i < 64; i++)
+        if (mask >> i & 1) bytes[i] = p[i];
+    return _mm512_loadu_si512(bytes);
+}
+
+static inline __m512 emulated_cvtph_ps(__m256i h) {
+    float f[16];
+    _mm256_storeu_ps(f, _mm256_cvtph_ps(_mm256_castsi256_si128(h)));
+    _mm256_storeu_ps(f + 8, _mm256_cvtph_ps(_mm256_extracti128_si256(h, 1)));
+    return _mm512_loadu_ps(f);
+}
+
+static inline __m512 emulated_cvtepi32_ps(__m512i v) {
+    int32_t i[16];
+    float f[16];
+    _mm512_storeu_si512(i, v);
+    for (int l = 0; l < 16; l++) f[l] = (float)i[l];
+    return _mm512_loadu_ps(f);
+}
+
+#undef _mm512_maskz_loadu_epi8
+#undef _mm512_cvtph_ps
+#undef _mm512_cvtepi32_ps
+#define _mm512_maskz_loadu_epi8 emulated_maskz_loadu_epi8
+#define _mm512_cvtph_ps emulated_cvtph_ps
+#define _mm512_cvtepi32_ps emulated_cvtepi32_ps
+
+#define FO_EMULATE_AVX512
+#define fo_cpu_avx512 fo_cpu_avx512_emulated
+#include "foundry/cpu/avx512.c"
+#else
+bool fo_cpu_avx512_emulated(struct fo_cpu_kernels *k) {
+    (void)k;
+    return false;
+}
+#endif
