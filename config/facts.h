@@ -24,6 +24,8 @@ struct cf_die_fact {
 
 enum cf_limited_by { CF_BY_MEMINFO, CF_BY_CGROUP2, CF_BY_CGROUP1 };
 
+struct fo_region;
+
 struct cf_host_fact {
     uint64_t total_bytes;
     uint64_t available_bytes; /* MemAvailable or the cgroup's rest, whichever is less, and of that what is not spoken for: weights that
@@ -100,9 +102,22 @@ struct cf_facts {
     void *memory; /* owns everything above when it came from cf_facts_parse or cf_facts_copy */
 };
 
-/* JSON both ways. Parsing is strict and bounded (1 MiB of text): FO_EFORMAT names the JSON path. Free with cf_facts_free. */
+enum { CF_MAX_FACTS_BYTES = 8 << 20, CF_MAX_FACTS_MEMORY = 64 << 20 };
+
+/* JSON both ways: the keys are the fields' names, of one table. Parsing is strict (unknown keys and wrong types are errors, absent keys
+ * are zeros, names must be there) and bounded (CF_MAX_FACTS_BYTES of text): FO_EFORMAT names the JSON path, FO_ELIMIT, FO_ENOMEM. Free
+ * with cf_facts_free. */
 int cf_facts_parse(const char *json, size_t len, struct cf_facts **ret, struct fo_err *e);
-char *cf_facts_write(const struct cf_facts *f); /* heap JSON text, indented; NULL without memory */
+char *cf_facts_write(const struct cf_facts *f); /* heap JSON text, indented, ends in a newline; NULL without memory */
 void cf_facts_free(struct cf_facts *f);         /* NULL is allowed */
-/* The planner's simulation changes a copy. */
+
+/* Appends some of the keys as one JSON object. Whether the buffer took it, out->failed tells. */
+struct fo_buf;
+enum { CF_FACTS_DIES = 1 /* host, dies */, CF_FACTS_MODELS = 2 /* instances, histories, estimates */, CF_FACTS_ALL = 7 };
+void cf_facts_write_some(const struct cf_facts *f, unsigned what, struct fo_buf *out);
+
+/* A copy that owns all its memory (the planner's simulation changes one). FO_ENOMEM, FO_ELIMIT. */
 int cf_facts_copy(const struct cf_facts *f, struct cf_facts **ret, struct fo_err *e);
+
+/* Where the objects of cf_facts_parse and cf_facts_copy live: what is added to them may live there too. */
+struct fo_region *cf_facts_region(struct cf_facts *f);

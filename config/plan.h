@@ -18,14 +18,15 @@ enum cf_step_kind {
 
 struct cf_step {
     enum cf_step_kind kind;
-    const char *model; /* a name in the manifest or the facts */
+    const char *model; /* a name in the manifest or the facts, as in verdicts */
     int64_t replica;
     const struct cf_model *spec; /* LOAD, SET, RELOAD: the new form, in the manifest (or ad hoc in the facts); UNLOAD: NULL */
     char *why;                   /* "declared", "no longer declared", "ctx_cap 8192 -> 4096 needs a reload", ... */
     struct cf_part *parts;       /* LOAD, RELOAD: where it goes */
     size_t n_parts;
     uint64_t host_bytes, staging_bytes; /* LOAD, RELOAD: host memory besides the parts; and while it loads */
-    bool trusted;                       /* the gate says no and `memory: trust` overrides it */
+    bool ad_hoc;                        /* of a model that is not declared */
+    bool trusted;                       /* the gate says no and `memory: trust` overrides it; `why` has the numbers */
 };
 
 enum cf_verdict_kind {
@@ -70,11 +71,14 @@ enum { CF_PLAN_PRUNE = 1 /* ad hoc models are unloaded too */, CF_MAX_PLAN_BYTES
 int cf_plan_make(const struct cf_manifest *m, const struct cf_facts *f, unsigned flags, struct cf_plan **ret, struct fo_err *e);
 void cf_plan_free(struct cf_plan *p); /* NULL is allowed */
 
-/* Applies step i to facts as the daemon would see them afterwards (for the properties' tests, and for the planner's own table). */
+/* Applies step i to facts (of cf_facts_parse or cf_facts_copy) as the daemon would see them afterwards, loads having succeeded. FO_ENOMEM,
+ * FO_ELIMIT. */
 int cf_plan_apply(const struct cf_plan *p, size_t i, struct cf_facts *f, struct fo_err *e);
 
-/* What --plan prints, and the same as JSON. Heap; NULL without memory. */
-char *cf_plan_text(const struct cf_plan *p, const struct cf_manifest *m, const struct cf_facts *f);
-char *cf_plan_json(const struct cf_plan *p, const struct cf_manifest *m, const struct cf_facts *f);
-/* 0 in sync, 2 changes pending, 3 at least one refused. */
+/* What --plan prints (one line a change with its mark, a table per die, the order of steps, a summary), and the same as JSON. `f` are the
+ * facts it was made of. Heap text (free it); NULL without memory. */
+char *cf_plan_text(const struct cf_plan *p, const struct cf_facts *f);
+char *cf_plan_json(const struct cf_plan *p);
+
+/* The exit status of --plan: 0 in sync (or held), 2 changes pending or waited for, 3 at least one refused. */
 int cf_plan_exit(const struct cf_plan *p);
