@@ -45,6 +45,8 @@ struct serve {
     const char *dir;
     const struct pd_serve_opts *opts;
     struct fo_device *dev;
+    uint64_t memory_bytes;   /* available on the host before the first load */
+    uint64_t promised_bytes; /* KV and scratch of the models loaded since: untouched pages do not show as used. The loader's. */
     int signals;     /* signalfd */
     int loader_done; /* eventfd: the first pass is over */
     atomic_bool stop_loading;
@@ -71,6 +73,23 @@ static uint32_t count(int64_t v, uint32_t auto_value) {
 
 /* --- the loader thread --- */
 
+/* Whether a model's KV and scratch fit what the host has without going below host.ram_reserve. Weights are a mapped file, whose pages
+ * the kernel takes back when it must; read into memory they count. */
+static int check_reserve(struct serve *s, const char *path, const struct pn_model_opts *o, struct fo_err *e) {
+    struct pn_model_info info;
+    char why[256], need_text[16], have_text[16], reserve_text[16];
+    uint64_t total, now, reserve = s->app.manifest->host.ram_reserve_bytes;
+    if (pn_model_measure(path, o, &info, why, sizeof why, e) || s->dev->memory(s->dev, &total, &now, e)) return e->code;
+    uint64_t left = s->memory_bytes > s->promised_bytes ? s->memory_bytes - s->promised_bytes : 0;
+    uint64_t have = now < left ? now : left, need = info.kv_bytes + info.scratch_bytes + (o->no_mmap ? info.weights_bytes : 0);
+    if (have < reserve || have - reserve < need)
+        return fo_fail_need(e, FO_ENOMEM, need, have < reserve ? 0 : have - reserve,
+                            "needs %s of memory for KV and scratch; of %s available, host.ram_reserve keeps %s", fo_format_bytes(need, need_text, sizeof need_text),
+                            fo_format_bytes(have, have_text, sizeof have_text), fo_format_bytes(reserve, reserve_text, sizeof reserve_text));
+    s->promised_bytes += need;
+    return FO_OK;
+}
+
 static int load_model(struct serve *s, const struct cf_model *d, struct fo_err *e) {
     char *path = resolve(s->dir, d->source_path), *template_path = d->chat_template ? resolve(s->dir, d->chat_template) : NULL, *text = NULL;
     size_t len;
@@ -92,7 +111,9 @@ static int load_model(struct serve *s, const struct cf_model *d, struct fo_err *
             .queue_depth = count(d->queue_depth, 0),
             .queue_timeout_ms = d->queue_timeout_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)d->queue_timeout_ms,
         };
-        code = pn_engine_load(s->app.engine, path, &o, e);
+        uint64_t promised = s->promised_bytes;
+        code = check_reserve(s, path, &o.model, e);
+        if (code == FO_OK && (code = pn_engine_load(s->app.engine, path, &o, e)) != FO_OK) s->promised_bytes = promised;
     }
     free(path);
     free(template_path);
@@ -247,6 +268,8 @@ static int open_all(struct serve *s, struct fo_err *e) {
         pd_app_set(&s->app, i, PD_MODEL_WAITING, NULL);
     }
     if (fo_device_open("cpu", "", &dev, &s->dev, e)) return e->code;
+    uint64_t total;
+    if (s->dev->memory(s->dev, &total, &s->memory_bytes, e)) return e->code;
     fo_log(FO_LOG_INFO, "serve", "event=start version=%s build=%s backend=%s device=\"%s\" isa=%s", pn_version(), pn_build(), fo_device_build_backend(),
            s->dev->die.model, fo_device_isa(s->dev));
     if (pn_engine_new(&s->app.engine, e) || pd_http_open(&http, &s->app.http, e) || pd_http_start(s->app.http, e)) return e->code;

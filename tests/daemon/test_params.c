@@ -12,6 +12,7 @@
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "foundry/base/rng.h"
+#include "tests/support/alloc.h"
 
 #define MESSAGES "\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]"
 
@@ -207,6 +208,27 @@ static void survives_mutants(void **state) {
     }
 }
 
+/* Without memory a request is refused as that (or taken, where the library's own allocations are not ours to fail), and nothing leaks. */
+static void gives_up_cleanly_without_memory(void **state) {
+    (void)state;
+    static const char body[] = "{\"model\":\"m\",\"prompt\":[[1,2],[3]],\"logit_bias\":{\"1\":2}}";
+    long n = 1;
+    for (;; n++) {
+        struct pd_params p;
+        struct pd_error x;
+        test_fail_alloc(n);
+        bool ok = pd_params_parse(PD_API_TEXT, body, sizeof body - 1, &p, &x), failed = test_alloc_failed();
+        if (ok) pd_params_done(&p);
+        if (!failed) {
+            assert_true(ok);
+            break;
+        }
+        assert_false(ok);
+        assert_int_equal(x.id, PD_ERR_MEMORY);
+    }
+    assert_true(n >= 4);
+}
+
 static void every_field_has_its_page(void **state) {
     (void)state;
     struct pd_param_doc d, other;
@@ -235,6 +257,7 @@ int main(void) {
         cmocka_unit_test(takes_a_seed_of_its_own_each_time),
         cmocka_unit_test(refuses_deep_nesting_before_parsing),
         cmocka_unit_test(survives_mutants),
+        cmocka_unit_test(gives_up_cleanly_without_memory),
         cmocka_unit_test(every_field_has_its_page),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -133,6 +133,13 @@ def test_http_answers_while_models_load(models, start, tmp_path):
     assert d.chat(model="m5", max_tokens=1).status == 200
 
 
+def test_a_load_never_goes_below_the_ram_reserve(models, start):
+    d = start(manifest(("tiny", models["tiny"]), top="host: { ram_reserve: 1TiB }"))
+    m = d.get("/v1/models").json["data"][0]
+    assert m["status"] == "failed" and "host.ram_reserve keeps 1 TiB" in m["reason"], m
+    assert d.chat().status == 503
+
+
 def test_a_killed_client_frees_its_place(models, start):
     d = start(manifest(("tiny", models["slow"], "max_concurrent: 1\nmax_sessions: 1")))
     code = (f"import json,http.client; c=http.client.HTTPConnection('127.0.0.1',{d.port}); "
