@@ -72,7 +72,7 @@ static int bind(struct pn_rt *rt, const struct pn_builtin *row, const struct pn_
     *ret = (struct pn_args){ .rest = *call };
     size_t taken = call->n_pos < n ? call->n_pos : n;
     for (size_t i = 0; i < taken; i++) ret->v[i] = &call->pos[i];
-    ret->rest.pos += taken;
+    if (taken) ret->rest.pos += taken;
     ret->rest.n_pos -= taken;
     for (size_t i = 0; i < call->n_named && !rest; i++) {
         struct pn_value name = call->named[2 * i];

@@ -24,7 +24,7 @@ static int bad(struct pn_rt *rt, const char *what) {
 static void pad(struct pn_rt *rt, size_t from, size_t lead, const struct spec *s, char align) {
     struct pn_out *t = &rt->out;
     if (t->failed) return;
-    size_t len = t->len - from, have = pn_count_chars(t->s + from, len), want = s->width > 0 ? (size_t)s->width : 0;
+    size_t len = t->len - from, have = len ? pn_count_chars(t->s + from, len) : 0, want = s->width > 0 ? (size_t)s->width : 0;
     if (have >= want) return;
     size_t n = want - have, before = align == '<' ? 0 : align == '^' ? n / 2 : n, after = n - before, at = align == '=' ? lead : 0;
     for (size_t i = 0; i < n; i++) pn_out_put(t, s->fill, s->fill_len, PN_BY_TEMPLATE);

@@ -199,7 +199,7 @@ static int word(struct json *j, struct pn_value *ret) {
 /* Makes the innermost container out of its elements. */
 static int close_container(struct json *j, struct pn_value *ret) {
     size_t from = j->open[j->n_open - 1].from, n = j->n_items - from;
-    struct pn_value *items = j->items + from;
+    struct pn_value *items = n ? j->items + from : NULL;
     int rc;
     if (j->open[j->n_open - 1].dict) {
         n /= 2;
@@ -211,7 +211,7 @@ static int close_container(struct json *j, struct pn_value *ret) {
         }
         rc = pn_dict_new(j->r, k, v, n, ret, j->e);
     } else {
-        rc = pn_list_new(j->r, n ? items : NULL, n, PN_SEQ_LIST, ret, j->e);
+        rc = pn_list_new(j->r, items, n, PN_SEQ_LIST, ret, j->e);
     }
     if (rc) return rc;
     ret->mark = PN_BY_USER;

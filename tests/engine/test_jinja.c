@@ -463,8 +463,8 @@ static void no_template_hangs_or_fills_the_process(void **state) {
         "{% set l = range(99999)|list %}{% for i in l %}{% if 'x' in l %}{% endif %}{% endfor %}",
         "{% set l = range(99999)|list %}{% for i in l %}{{ l|sort(reverse=true)|first }}{% endfor %}",
         "{% for i in range(99999) %}{{ range(99999)|unique|list|length }}{% endfor %}",
-        "{% macro a() %}{{ b() }}{{ b() }}{% endmacro %}{% macro b() %}{{ c() }}{{ c() }}{% endmacro %}{% macro c() %}{{ d(30) }}{% endmacro %}"
-        "{% macro d(n) %}{% if n %}{{ d(n-1) }}{{ d(n-1) }}{{ d(n-1) }}{% endif %}{% endmacro %}{{ a() }}",
+        ("{% macro a() %}{{ b() }}{{ b() }}{% endmacro %}{% macro b() %}{{ c() }}{{ c() }}{% endmacro %}{% macro c() %}{{ d(30) }}{% endmacro %}"
+        "{% macro d(n) %}{% if n %}{{ d(n-1) }}{{ d(n-1) }}{{ d(n-1) }}{% endif %}{% endmacro %}{{ a() }}"),
         "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}",
         "{{ f(*range(99999)) }}", "{{ dict(*[range(5000)]) }}", "{{ '{}'.format(*range(9999)) }}",
         "{% for x in range(99999) recursive %}{{ loop(range(99999)) }}{% endfor %}",
