@@ -24,9 +24,11 @@ static const struct probe {
 } probes[] = {
     { "user", "[{\"role\":\"user\",\"content\":", "}]" },
     { "system", "[{\"role\":\"system\",\"content\":", "},{\"role\":\"user\",\"content\":\"q\"}]" },
-    { "assistant", "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":", "},{\"role\":\"user\",\"content\":\"r\"}]" },
+    { "assistant",
+      "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":", "},{\"role\":\"user\",\"content\":\"r\"}]" },
     { "tool",
-      "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call00001\",\"type\":\"function\","
+      "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call00001\",\"type\":"
+      "\"function\","
       "\"function\":{\"name\":\"f\",\"arguments\":{}}}]},{\"role\":\"tool\",\"tool_call_id\":\"call00001\",\"name\":\"f\",\"content\":",
       "}]" },
 };
@@ -48,8 +50,8 @@ static int set_var(struct fo_region *r, struct pn_value *vars, const char *name,
 }
 
 /* The variables of a render; what `extra` names wins. */
-static int make_vars(const struct pn_chat *c, const struct pn_chat_input *in, struct pn_value messages, struct fo_region *r, struct pn_value *ret,
-                     struct fo_err *e) {
+static int make_vars(const struct pn_chat *c, const struct pn_chat_input *in, struct pn_value messages, struct fo_region *r,
+                     struct pn_value *ret, struct fo_err *e) {
     struct pn_value vars = pn_none(), tools = pn_none(), clock, bos, eos, *json;
     if (in->tools_json) {
         if (pn_value_from_json(r, in->tools_json, strlen(in->tools_json), &json, e)) return fo_wrap(e, "tools");
@@ -61,8 +63,10 @@ static int make_vars(const struct pn_chat *c, const struct pn_chat_input *in, st
     const struct {
         const char *name;
         struct pn_value v;
-    } all[] = { { "messages", messages },   { "tools", tools },   { "documents", pn_none() },   { "add_generation_prompt", pn_bool(in->add_generation_prompt) },
-                { "bos_token", bos },       { "eos_token", eos }, { "strftime_now", clock } };
+    } all[] = { { "messages", messages },   { "tools", tools },
+                { "documents", pn_none() }, { "add_generation_prompt", pn_bool(in->add_generation_prompt) },
+                { "bos_token", bos },       { "eos_token", eos },
+                { "strftime_now", clock } };
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         if (set_var(r, &vars, all[i].name, all[i].v, e)) return e->code;
     if (in->extra_json) {
@@ -95,7 +99,8 @@ static int join_parts(struct fo_region *r, struct pn_value *content, struct fo_e
     const struct pn_list *parts = content->list;
     for (size_t i = 0; i < parts->n; i++) {
         const struct pn_value *type = field(parts->v[i], "type"), *text = field(parts->v[i], "text");
-        if (!type || !text || text->kind != PN_V_STR || !pn_value_eq(*type, (struct pn_value){ .kind = PN_V_STR, .s = &(struct pn_str){ .s = "text", .len = 4 } }))
+        if (!type || !text || text->kind != PN_V_STR ||
+            !pn_value_eq(*type, (struct pn_value){ .kind = PN_V_STR, .s = &(struct pn_str){ .s = "text", .len = 4 } }))
             return 0;
     }
     pn_out_init(&t, REGION_BYTES);
@@ -158,28 +163,36 @@ static int fit(const struct pn_chat *c, struct fo_region *r, struct pn_value *me
     return 0;
 }
 
-static int render(const struct pn_chat *c, const struct pn_chat_input *in, struct fo_region *r, struct pn_render *ret, struct fo_err *e) {
+static int render_in(const struct pn_chat *c, const struct pn_chat_input *in, struct fo_region *r, const struct pn_jinja_limits *limits,
+                     struct pn_render *ret, struct fo_err *e) {
     struct pn_value *messages, list, vars;
     if (pn_value_from_json(r, in->messages_json, strlen(in->messages_json), &messages, e)) return fo_wrap(e, "messages");
     list = *messages;
     if (!in->as_is && fit(c, r, &list, e)) return e->code;
     if (make_vars(c, in, list, r, &vars, e)) return e->code;
-    return pn_jinja_render(c->jinja, r, &vars, NULL, ret, e);
+    return pn_jinja_render(c->jinja, r, &vars, limits, ret, e);
 }
 
-int pn_chat_render(const struct pn_chat *c, const struct pn_chat_input *in, struct pn_render *ret, struct fo_err *e) {
+static int render(const struct pn_chat *c, const struct pn_chat_input *in, const struct pn_jinja_limits *limits, struct pn_render *ret,
+                  struct fo_err *e) {
     if (pn_chat_state(c, e)) return e->code;
     struct fo_region r;
     fo_region_init(&r, REGION_BYTES);
-    int rc = render(c, in, &r, ret, e);
+    int rc = render_in(c, in, &r, limits, ret, e);
     fo_region_done(&r);
     return rc;
+}
+
+int pn_chat_render(const struct pn_chat *c, const struct pn_chat_input *in, struct pn_render *ret, struct fo_err *e) {
+    return render(c, in, NULL, ret, e);
 }
 
 /* --- probing --------------------------------------------------------------------------------------------------------------------- */
 
 /* Renders before + middle + after untouched. False when the template cannot. */
 static bool try(const struct pn_chat *c, const char *before, const char *middle, const char *after, struct pn_render *ret) {
+    /* A template that works without end must not hold up a load ten times. */
+    static const struct pn_jinja_limits limits = { .output_bytes = 1 << 20, .region_bytes = 4 << 20, .steps = 1000 * 1000 };
     struct fo_buf b;
     struct fo_err unused = { 0 };
     fo_buf_init(&b, 1 << 16);
@@ -187,7 +200,7 @@ static bool try(const struct pn_chat *c, const char *before, const char *middle,
     fo_buf_puts(&b, middle);
     fo_buf_puts(&b, after);
     const struct pn_chat_input in = { .messages_json = fo_buf_str(&b), .add_generation_prompt = true, .as_is = true };
-    bool ok = !b.failed && pn_chat_render(c, &in, ret, &unused) == 0;
+    bool ok = !b.failed && render(c, &in, &limits, ret, &unused) == 0;
     fo_buf_done(&b);
     return ok;
 }
@@ -212,11 +225,13 @@ static bool takes_lists(const struct pn_chat *c, const struct probe *p) {
 
 /* Objects are needed where they render, and not as Python would print a dict, and text gives something else or nothing. */
 static bool needs_objects(const struct pn_chat *c) {
-    static const char before[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call00001\","
-                                 "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":";
+    static const char before[] =
+        "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call00001\","
+        "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":";
     static const char after[] = "}}]},{\"role\":\"tool\",\"tool_call_id\":\"call00001\",\"name\":\"f\",\"content\":\"r\"}]";
     struct pn_render object = { 0 }, text = { 0 };
-    bool yes = try(c, before, "{\"pn_key\": \"pn-value\"}", after, &object) && contains(&object, "pn-value") && !contains(&object, "'pn_key'") &&
+    bool yes = try(c, before, "{\"pn_key\": \"pn-value\"}", after, &object) && contains(&object, "pn-value") &&
+               !contains(&object, "'pn_key'") &&
                !(try(c, before, "\"{\\\"pn_key\\\": \\\"pn-value\\\"}\"", after, &text) && same(&object, &text));
     pn_render_done(&object);
     pn_render_done(&text);
@@ -226,7 +241,8 @@ static bool needs_objects(const struct pn_chat *c) {
 /* --- open and close --------------------------------------------------------------------------------------------------------------- */
 
 /* Takes over bos and eos (heap). */
-static int chat_new(const char *text, size_t len, enum pn_chat_source source, char *bos, char *eos, struct pn_chat **ret, struct fo_err *e) {
+static int chat_new(const char *text, size_t len, enum pn_chat_source source, char *bos, char *eos, struct pn_chat **ret,
+                    struct fo_err *e) {
     struct pn_chat *c = calloc(1, sizeof *c);
     if (!c || !bos || !eos) {
         free(c);

@@ -47,10 +47,9 @@ static int eval_args(struct pn_rt *rt, const struct pn_post *op, const struct pn
         if (a->kind == PN_A_NAMED ? push(rt, a->name) || push(rt, v) : push_starstar(rt, v)) return rt->e->code;
     }
     if (caller && (push(rt, rt->j->names[rt->j->sym_caller]) || push(rt, *caller))) return rt->e->code;
-    *ret = (struct pn_call){ .pos = rt->stack + from,
-                             .n_pos = named_from - from,
-                             .named = rt->stack + named_from,
-                             .n_named = (rt->n_stack - named_from) / 2 };
+    *ret = (struct pn_call){
+        .pos = rt->stack + from, .n_pos = named_from - from, .named = rt->stack + named_from, .n_named = (rt->n_stack - named_from) / 2
+    };
     return 0;
 }
 
@@ -78,7 +77,9 @@ static int bind(struct pn_rt *rt, const struct pn_builtin *row, const struct pn_
         struct pn_value name = call->named[2 * i];
         size_t k = 0;
         while (k < n && !pn_str_is(name, names[k], lens[k])) k++;
-        if (k == n) return pn_rt_fail(rt, "%s() got an unexpected keyword argument '%.*s'", row->name, (int)(name.s->len < 60 ? name.s->len : 60), name.s->s);
+        if (k == n)
+            return pn_rt_fail(rt, "%s() got an unexpected keyword argument '%.*s'", row->name, (int)(name.s->len < 60 ? name.s->len : 60),
+                              name.s->s);
         if (ret->v[k]) return pn_rt_fail(rt, "%s() got several values for argument '%.*s'", row->name, (int)lens[k], names[k]);
         ret->v[k] = &call->named[2 * i + 1];
     }
@@ -101,8 +102,10 @@ static int call_object(struct pn_rt *rt, struct pn_object *o, const struct pn_ca
     case PN_O_MACRO: return pn_call_macro(rt, o, call, ret);
     case PN_O_LOOP: return pn_call_loop(rt, o, call, ret);
     case PN_O_JOINER:
-        if (o->i++) *ret = o->self;
-        else if (!pn_str_view(rt->region, "", 0, PN_BY_TEMPLATE, ret)) return pn_rt_full(rt);
+        if (o->i++)
+            *ret = o->self;
+        else if (!pn_str_view(rt->region, "", 0, PN_BY_TEMPLATE, ret))
+            return pn_rt_full(rt);
         return 0;
     case PN_O_CLOCK:
         if (call->n_pos != 1 || call->n_named || call->pos[0].kind != PN_V_STR) return pn_rt_fail(rt, "strftime_now() takes one string");
@@ -130,13 +133,13 @@ static const struct pn_builtin *method_of(const struct pn_post *op, struct pn_va
 
 static int unknown_row(struct pn_rt *rt, const struct pn_post *op) {
     const char *what = op->kind == PN_P_FILTER ? "filter" : "test";
-    return pn_rt_fail(rt, op->row ? "the %s '%.*s' is not supported" : "no %s named '%.*s'", what, (int)(op->name.s->len < 60 ? op->name.s->len : 60),
-                      op->name.s->s);
+    return pn_rt_fail(rt, op->row ? "the %s '%.*s' is not supported" : "no %s named '%.*s'", what,
+                      (int)(op->name.s->len < 60 ? op->name.s->len : 60), op->name.s->s);
 }
 
 /* A filter, a test or a method: a row with the arguments of op. */
-static int apply_row(struct pn_rt *rt, const struct pn_builtin *row, const struct pn_post *op, struct pn_value v, const struct pn_value *caller,
-                     struct pn_value *ret) {
+static int apply_row(struct pn_rt *rt, const struct pn_builtin *row, const struct pn_post *op, struct pn_value v,
+                     const struct pn_value *caller, struct pn_value *ret) {
     size_t keep = rt->n_stack;
     struct pn_call call;
     if (eval_args(rt, op, caller, &call)) return rt->e->code;

@@ -130,7 +130,8 @@ static int namespace_set(struct pn_rt *rt, const struct pn_target *t, struct pn_
     struct pn_node name = { .type = PN_N_NAME, .at = t->at, .sym = t->sym };
     struct pn_value ns;
     if (pn_eval(rt, &name, &ns)) return rt->e->code;
-    if (ns.kind != PN_V_CALLABLE || ns.obj->type != PN_O_NAMESPACE) return pn_rt_fail(rt, "cannot assign attribute on non-namespace object");
+    if (ns.kind != PN_V_CALLABLE || ns.obj->type != PN_O_NAMESPACE)
+        return pn_rt_fail(rt, "cannot assign attribute on non-namespace object");
     struct pn_object *o = ns.obj;
     for (size_t i = 0; i < o->n; i++)
         if (pn_str_is(o->names[i], t->attr.s->s, t->attr.s->len)) {
@@ -139,7 +140,8 @@ static int namespace_set(struct pn_rt *rt, const struct pn_target *t, struct pn_
         }
     if (o->n == o->size) {
         size_t size = o->size ? 2 * o->size : 4;
-        struct pn_value *names = fo_region_array(rt->region, size, sizeof *names), *values = fo_region_array(rt->region, size, sizeof *values);
+        struct pn_value *names = fo_region_array(rt->region, size, sizeof *names),
+                        *values = fo_region_array(rt->region, size, sizeof *values);
         if (!names || !values) return pn_rt_full(rt);
         if (o->n) {
             memcpy(names, o->names, o->n * sizeof *names);
@@ -161,7 +163,9 @@ static int assign(struct pn_rt *rt, const struct pn_target *t, struct pn_value v
     rt->at = t->at;
     if (pn_op_iter(rt, v, &items)) return rt->e->code;
     if (items.n != t->n_many)
-        return pn_rt_fail(rt, items.n > t->n_many ? "too many values to unpack (expected %zu)" : "not enough values to unpack (expected %zu)", t->n_many);
+        return pn_rt_fail(rt,
+                          items.n > t->n_many ? "too many values to unpack (expected %zu)" : "not enough values to unpack (expected %zu)",
+                          t->n_many);
     for (size_t i = 0; i < items.n; i++)
         if (assign(rt, &t->many[i], items.v[i])) return rt->e->code;
     return 0;
@@ -206,8 +210,8 @@ static int extra_named(struct pn_rt *rt, const struct pn_macro_def *def, const s
         if (is_param(def, name)) continue;
         if (def->uses_caller && pn_str_is(name, "caller", 6)) continue;
         if (!def->uses_kwargs)
-            return pn_rt_fail(rt, "macro '%.*s' takes no keyword argument '%.*s'", (int)(def->name.s->len < 60 ? def->name.s->len : 60), def->name.s->s,
-                              (int)(name.s->len < 60 ? name.s->len : 60), name.s->s);
+            return pn_rt_fail(rt, "macro '%.*s' takes no keyword argument '%.*s'", (int)(def->name.s->len < 60 ? def->name.s->len : 60),
+                              def->name.s->s, (int)(name.s->len < 60 ? name.s->len : 60), name.s->s);
         k[n] = name;
         v[n++] = call->named[2 * i + 1];
     }
@@ -218,13 +222,15 @@ static int extra_named(struct pn_rt *rt, const struct pn_macro_def *def, const s
 static int bind_params(struct pn_rt *rt, const struct pn_macro_def *def, const struct pn_call *call) {
     struct pn_value v;
     if (call->n_pos > def->n_params && !def->uses_varargs)
-        return pn_rt_fail(rt, "macro '%.*s' takes not more than %zu argument(s)", (int)(def->name.s->len < 60 ? def->name.s->len : 60), def->name.s->s,
-                          def->n_params);
+        return pn_rt_fail(rt, "macro '%.*s' takes not more than %zu argument(s)", (int)(def->name.s->len < 60 ? def->name.s->len : 60),
+                          def->name.s->s, def->n_params);
     for (size_t i = 0; i < def->n_params; i++) {
         const struct pn_param *p = &def->params[i];
         const struct pn_value *named = find_named(call, p->name);
         if (i < call->n_pos) {
-            if (named) return pn_rt_fail(rt, "macro got several values for argument '%.*s'", (int)(p->name.s->len < 60 ? p->name.s->len : 60), p->name.s->s);
+            if (named)
+                return pn_rt_fail(rt, "macro got several values for argument '%.*s'", (int)(p->name.s->len < 60 ? p->name.s->len : 60),
+                                  p->name.s->s);
             v = call->pos[i];
         } else if (named) {
             v = *named;
@@ -455,7 +461,8 @@ int pn_jinja_render(const struct pn_jinja *j, struct fo_region *region, struct p
     rt.stack = malloc(PN_STACK_VALUES * sizeof *rt.stack);
     int rc = 0;
     if (!rt.globals || !rt.stack || region->used_bytes > region->cap_bytes) {
-        rc = region->used_bytes > region->cap_bytes ? pn_region_full(region, e) : (int)fo_fail(e, FO_ENOMEM, "no memory to render a template");
+        rc = region->used_bytes > region->cap_bytes ? pn_region_full(region, e)
+                                                    : (int)fo_fail(e, FO_ENOMEM, "no memory to render a template");
         goto out;
     }
     rc = set_globals(&rt, vars);

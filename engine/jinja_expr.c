@@ -59,14 +59,17 @@ int pn_parse_fail(struct pn_parser *p, enum fo_code code, const char *fmt, ...) 
     va_start(ap, fmt);
     vsnprintf(what, sizeof what, fmt, ap);
     va_end(ap);
-    if (t->kind == PN_T_END) snprintf(found, sizeof found, "the end of the template");
-    else snprintf(found, sizeof found, "'%.*s'", (int)(t->len < 32 ? t->len : 32), text_of(p, t));
+    if (t->kind == PN_T_END)
+        snprintf(found, sizeof found, "the end of the template");
+    else
+        snprintf(found, sizeof found, "'%.*s'", (int)(t->len < 32 ? t->len : 32), text_of(p, t));
     size_t from = p->at < p->tokens.n ? p->at : p->tokens.n - 1;
     while (from > 0 && p->tokens.t[from].kind != PN_T_BLOCK_BEGIN && p->tokens.t[from].kind != PN_T_VAR_BEGIN) from--;
     size_t start = p->tokens.t[from].start, shown = p->j->len - start < 80 ? p->j->len - start : 80;
     int col = 1;
     for (size_t i = t->start; i > 0 && p->j->text[i - 1] != '\n'; i--) col++;
-    return fo_fail_at(p->e, code, t->line, col, "template line %d: %s at %s, in `%.*s`", t->line, what, found, (int)shown, p->j->text + start);
+    return fo_fail_at(p->e, code, t->line, col, "template line %d: %s at %s, in `%.*s`", t->line, what, found, (int)shown,
+                      p->j->text + start);
 }
 
 int pn_parse_enter(struct pn_parser *p) {
@@ -139,9 +142,12 @@ static int name(struct pn_parser *p, struct pn_node **ret) {
     static const struct {
         const char *text;
         struct pn_value v;
-    } words[] = { { "true", { .kind = PN_V_BOOL, .b = true } }, { "True", { .kind = PN_V_BOOL, .b = true } },
-                  { "false", { .kind = PN_V_BOOL } },           { "False", { .kind = PN_V_BOOL } },
-                  { "none", { .kind = PN_V_NULL } },            { "None", { .kind = PN_V_NULL } } };
+    } words[] = { { "true", { .kind = PN_V_BOOL, .b = true } },
+                  { "True", { .kind = PN_V_BOOL, .b = true } },
+                  { "false", { .kind = PN_V_BOOL } },
+                  { "False", { .kind = PN_V_BOOL } },
+                  { "none", { .kind = PN_V_NULL } },
+                  { "None", { .kind = PN_V_NULL } } };
     struct pn_node *n = pn_node_new(p, PN_N_NAME);
     if (!n) return p->e->code;
     for (size_t i = 0; i < sizeof words / sizeof *words; i++)
@@ -464,7 +470,8 @@ static int test(struct pn_parser *p, struct pn_post *op) {
     check_row(p, op);
     if (pn_at_op(p, PN_OP('(', 0))) return arguments(p, op);
     const struct pn_token *t = pn_peek(p, 0);
-    bool value = t->kind == PN_T_STRING || t->kind == PN_T_INT || t->kind == PN_T_FLOAT || pn_at_op(p, PN_OP('[', 0)) || pn_at_op(p, PN_OP('{', 0));
+    bool value =
+        t->kind == PN_T_STRING || t->kind == PN_T_INT || t->kind == PN_T_FLOAT || pn_at_op(p, PN_OP('[', 0)) || pn_at_op(p, PN_OP('{', 0));
     if (t->kind == PN_T_NAME)
         value = !pn_at_name(p, "else") && !pn_at_name(p, "or") && !pn_at_name(p, "and") && !pn_at_name(p, "if") && !pn_at_name(p, "in") &&
                 !pn_at_name(p, "not") && !pn_at_name(p, "recursive");
@@ -556,9 +563,9 @@ static int binary_operator(const struct pn_parser *p, uint16_t *ret_op, size_t *
     static const struct {
         uint16_t op;
         uint8_t level;
-    } ops[] = { { PN_OP('=', '='), COMPARE }, { PN_OP('!', '='), COMPARE }, { PN_OP('<', 0), COMPARE },   { PN_OP('<', '='), COMPARE },
-                { PN_OP('>', 0), COMPARE },   { PN_OP('>', '='), COMPARE }, { PN_OP('+', 0), SUM },       { PN_OP('-', 0), SUM },
-                { PN_OP('~', 0), CONCAT },    { PN_OP('*', 0), PRODUCT },   { PN_OP('/', 0), PRODUCT },   { PN_OP('/', '/'), PRODUCT },
+    } ops[] = { { PN_OP('=', '='), COMPARE }, { PN_OP('!', '='), COMPARE }, { PN_OP('<', 0), COMPARE }, { PN_OP('<', '='), COMPARE },
+                { PN_OP('>', 0), COMPARE },   { PN_OP('>', '='), COMPARE }, { PN_OP('+', 0), SUM },     { PN_OP('-', 0), SUM },
+                { PN_OP('~', 0), CONCAT },    { PN_OP('*', 0), PRODUCT },   { PN_OP('/', 0), PRODUCT }, { PN_OP('/', '/'), PRODUCT },
                 { PN_OP('%', 0), PRODUCT },   { PN_OP('*', '*'), POWER } };
     const struct pn_token *t = pn_peek(p, 0);
     *ret_n = 1;
@@ -581,7 +588,9 @@ static int binary_operator(const struct pn_parser *p, uint16_t *ret_op, size_t *
 }
 
 static int binary(struct pn_parser *p, int min_level, struct pn_node **ret) {
-    static const uint8_t types[] = { [COMPARE] = PN_N_COMPARE, [SUM] = PN_N_CHAIN, [CONCAT] = PN_N_CONCAT, [PRODUCT] = PN_N_CHAIN, [POWER] = PN_N_CHAIN };
+    static const uint8_t types[] = {
+        [COMPARE] = PN_N_COMPARE, [SUM] = PN_N_CHAIN, [CONCAT] = PN_N_CONCAT, [PRODUCT] = PN_N_CHAIN, [POWER] = PN_N_CHAIN
+    };
     struct pn_node *left;
     int chained = 0, level;
     uint16_t op;

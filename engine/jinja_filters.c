@@ -116,8 +116,10 @@ static int f_indent(struct pn_rt *rt, struct pn_value self, const struct pn_args
     bool first = flag(a->v[1], false), blank = flag(a->v[2], false);
     if (pn_to_str(rt, self, &s)) return rt->e->code;
     bool by_str = a->v[0] && a->v[0]->kind == PN_V_STR;
-    if (by_str) by = *a->v[0];
-    else if (int_arg(rt, a->v[0], 4, &width)) return rt->e->code;
+    if (by_str)
+        by = *a->v[0];
+    else if (int_arg(rt, a->v[0], 4, &width))
+        return rt->e->code;
     if (width > 4096) return pn_rt_limit(rt, "an indentation of more than 4096");
     if (pn_str_lines(rt, s, false, &lines)) return rt->e->code;
     /* Jinja adds a newline before it splits, so text that ends in one keeps it. */
@@ -127,8 +129,10 @@ static int f_indent(struct pn_rt *rt, struct pn_value self, const struct pn_args
         bool empty = i == lines.list->n || lines.list->v[i].s->len == 0;
         if (i) pn_out_put(&rt->out, "\n", 1, PN_BY_TEMPLATE);
         if (i ? blank || !empty : first) {
-            if (by_str) pn_out_put_str(&rt->out, by);
-            else if (width > 0) pn_out_fill(&rt->out, ' ', (size_t)width, PN_BY_TEMPLATE);
+            if (by_str)
+                pn_out_put_str(&rt->out, by);
+            else if (width > 0)
+                pn_out_fill(&rt->out, ' ', (size_t)width, PN_BY_TEMPLATE);
         }
         if (!empty) pn_out_put_str(&rt->out, lines.list->v[i]);
     }
@@ -203,8 +207,10 @@ static int f_urlencode(struct pn_rt *rt, struct pn_value self, const struct pn_a
     for (size_t i = 0; i < s.s->len; i++) {
         unsigned char c = (unsigned char)s.s->s[i];
         char b[4];
-        if (c < 0x80 && (isalnum(c) || strchr("_.-~/", c)) && c) pn_out_put_part(&rt->out, s, i, 1);
-        else pn_out_put(&rt->out, b, (size_t)snprintf(b, sizeof b, "%%%02X", c), pn_str_by(s, i));
+        if (c < 0x80 && (isalnum(c) || strchr("_.-~/", c)) && c)
+            pn_out_put_part(&rt->out, s, i, 1);
+        else
+            pn_out_put(&rt->out, b, (size_t)snprintf(b, sizeof b, "%%%02X", c), pn_str_by(s, i));
     }
     return pn_out_end(rt, from, ret);
 }
@@ -326,8 +332,10 @@ static int f_int(struct pn_rt *rt, struct pn_value self, const struct pn_args *a
     if (int_arg(rt, a->v[1], 10, &base)) return rt->e->code;
     *ret = a->v[0] ? *a->v[0] : pn_int(0);
     if (self.kind == PN_V_BOOL) *ret = pn_int(self.b);
-    if (self.kind == PN_V_INT || (self.kind == PN_V_FLOAT && self.big)) *ret = self;
-    else if (self.kind == PN_V_FLOAT && isfinite(self.f)) return float_to_int(rt, self.f, ret);
+    if (self.kind == PN_V_INT || (self.kind == PN_V_FLOAT && self.big))
+        *ret = self;
+    else if (self.kind == PN_V_FLOAT && isfinite(self.f))
+        return float_to_int(rt, self.f, ret);
     if (self.kind != PN_V_STR) return 0;
     char text[128], *end;
     if (!clean_number(self, text, sizeof text)) return 0;
@@ -349,9 +357,12 @@ static int f_int(struct pn_rt *rt, struct pn_value self, const struct pn_args *a
 static int f_float(struct pn_rt *rt, struct pn_value self, const struct pn_args *a, struct pn_value *ret) {
     double f = 0;
     if (self.kind == PN_V_UNDEFINED) return pn_rt_undefined(rt, self);
-    if (pn_is_number(self)) *ret = pn_float(pn_value_num(self));
-    else if (self.kind == PN_V_STR && str_to_float(self, &f)) *ret = pn_float(f);
-    else *ret = a->v[0] ? *a->v[0] : pn_float(0);
+    if (pn_is_number(self))
+        *ret = pn_float(pn_value_num(self));
+    else if (self.kind == PN_V_STR && str_to_float(self, &f))
+        *ret = pn_float(f);
+    else
+        *ret = a->v[0] ? *a->v[0] : pn_float(0);
     return 0;
 }
 
@@ -403,8 +414,10 @@ static int f_filesizeformat(struct pn_rt *rt, struct pn_value self, const struct
     double base = binary ? 1024 : 1000, f = number.f, unit = base;
     size_t i = 0, from = rt->out.len;
     char text[64];
-    if (f == 1) snprintf(text, sizeof text, "1 Byte");
-    else if (f < base) snprintf(text, sizeof text, "%.0f Bytes", trunc(f));
+    if (f == 1)
+        snprintf(text, sizeof text, "1 Byte");
+    else if (f < base)
+        snprintf(text, sizeof text, "%.0f Bytes", trunc(f));
     else {
         while (i + 1 < sizeof units - 1 && f >= unit * base) {
             unit *= base;
@@ -420,9 +433,12 @@ static int f_filesizeformat(struct pn_rt *rt, struct pn_value self, const struct
 
 static int f_default(struct pn_rt *rt, struct pn_value self, const struct pn_args *a, struct pn_value *ret) {
     bool falsy = flag(a->v[1], false);
-    if (self.kind != PN_V_UNDEFINED && (!falsy || pn_value_truth(self))) *ret = self;
-    else if (a->v[0]) *ret = *a->v[0];
-    else if (!pn_str_view(rt->region, "", 0, PN_BY_TEMPLATE, ret)) return pn_rt_full(rt);
+    if (self.kind != PN_V_UNDEFINED && (!falsy || pn_value_truth(self)))
+        *ret = self;
+    else if (a->v[0])
+        *ret = *a->v[0];
+    else if (!pn_str_view(rt->region, "", 0, PN_BY_TEMPLATE, ret))
+        return pn_rt_full(rt);
     return 0;
 }
 

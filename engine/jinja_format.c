@@ -60,16 +60,24 @@ static int put_int(struct pn_rt *rt, int64_t i, uint8_t mark, const struct spec 
         prefix = "0b";
     } else {
         bool hex = s->type == 'x' || s->type == 'X', oct = s->type == 'o';
-        n = (size_t)snprintf(digits, sizeof digits, hex ? (s->type == 'x' ? "%llx" : "%llX") : oct ? "%llo" : "%llu", (unsigned long long)u);
+        n = (size_t)snprintf(digits, sizeof digits,
+                             hex   ? (s->type == 'x' ? "%llx" : "%llX")
+                             : oct ? "%llo"
+                                   : "%llu",
+                             (unsigned long long)u);
         prefix = hex ? (s->type == 'x' ? "0x" : "0X") : oct ? "0o" : "";
     }
-    if (i < 0) pn_out_put(&rt->out, "-", 1, mark);
-    else if (s->sign == '+' || s->sign == ' ') pn_out_put(&rt->out, &s->sign, 1, mark);
+    if (i < 0)
+        pn_out_put(&rt->out, "-", 1, mark);
+    else if (s->sign == '+' || s->sign == ' ')
+        pn_out_put(&rt->out, &s->sign, 1, mark);
     if (s->alt) pn_out_puts(&rt->out, prefix, mark);
     size_t lead = rt->out.len - from;
     for (size_t k = n; s->precision > 0 && k < (size_t)s->precision; k++) pn_out_put(&rt->out, "0", 1, mark); /* of % only */
-    if (s->comma) put_grouped(rt, digits, n, mark);
-    else pn_out_put(&rt->out, digits, n, mark);
+    if (s->comma)
+        put_grouped(rt, digits, n, mark);
+    else
+        pn_out_put(&rt->out, digits, n, mark);
     pad(rt, from, lead, s, s->align ? s->align : '>');
     return 0;
 }
@@ -89,11 +97,15 @@ static int put_float(struct pn_rt *rt, double f, uint8_t mark, const struct spec
     default: snprintf(digits, sizeof digits, "%.*f", precision, size); break;
     }
     if (s->type == 0 && s->precision < 0) digits[pn_float_repr(size, digits)] = '\0';
-    if (signbit(f) && !isnan(f)) pn_out_put(&rt->out, "-", 1, mark);
-    else if (s->sign == '+' || s->sign == ' ') pn_out_put(&rt->out, &s->sign, 1, mark);
+    if (signbit(f) && !isnan(f))
+        pn_out_put(&rt->out, "-", 1, mark);
+    else if (s->sign == '+' || s->sign == ' ')
+        pn_out_put(&rt->out, &s->sign, 1, mark);
     size_t lead = rt->out.len - from;
-    if (s->comma) put_grouped(rt, digits, strlen(digits), mark);
-    else pn_out_puts(&rt->out, digits, mark);
+    if (s->comma)
+        put_grouped(rt, digits, strlen(digits), mark);
+    else
+        pn_out_puts(&rt->out, digits, mark);
     if (s->type == '%') pn_out_put(&rt->out, "%", 1, mark);
     pad(rt, from, lead, s, s->align ? s->align : '>');
     return 0;
@@ -261,7 +273,8 @@ static int braces_value(struct pn_rt *rt, struct pn_value v, char conversion, co
         return put_int(rt, v.kind == PN_V_BOOL ? v.b : v.i, v.mark, &s);
     }
     if (v.kind == PN_V_FLOAT && v.big && s.type == 0) return put_any(rt, v, &s, false, '>');
-    if (pn_is_number(v) && v.kind != PN_V_BOOL && (s.type == 0 || strchr("eEfFgG%", s.type))) return put_float(rt, pn_value_num(v), v.mark, &s);
+    if (pn_is_number(v) && v.kind != PN_V_BOOL && (s.type == 0 || strchr("eEfFgG%", s.type)))
+        return put_float(rt, pn_value_num(v), v.mark, &s);
     if (spec == end) return put_any(rt, v, &s, false, '<');
     return pn_rt_fail(rt, "unsupported format string for %s", pn_value_type(v));
 }
@@ -351,13 +364,21 @@ static bool put_time(struct pn_rt *rt, char c, bool plain, const struct tm *t, i
     static const struct {
         char c;
         const char *same_as;
-    } aliases[] = { { 'D', "%m/%d/%y" }, { 'F', "%Y-%m-%d" }, { 'T', "%H:%M:%S" }, { 'R', "%H:%M" }, { 'X', "%H:%M:%S" },
-                    { 'x', "%m/%d/%y" }, { 'c', "%a %b %e %H:%M:%S %Y" }, { 'r', "%I:%M:%S %p" } };
+    } aliases[] = { { 'D', "%m/%d/%y" },
+                    { 'F', "%Y-%m-%d" },
+                    { 'T', "%H:%M:%S" },
+                    { 'R', "%H:%M" },
+                    { 'X', "%H:%M:%S" },
+                    { 'x', "%m/%d/%y" },
+                    { 'c', "%a %b %e %H:%M:%S %Y" },
+                    { 'r', "%I:%M:%S %p" } };
     for (size_t i = 0; i < sizeof aliases / sizeof *aliases; i++)
         if (aliases[i].c == c) {
             for (const char *p = aliases[i].same_as; *p; p++)
-                if (*p == '%') put_time(rt, *++p, false, t, now);
-                else pn_out_put(&rt->out, p, 1, PN_BY_TEMPLATE);
+                if (*p == '%')
+                    put_time(rt, *++p, false, t, now);
+                else
+                    pn_out_put(&rt->out, p, 1, PN_BY_TEMPLATE);
             return true;
         }
     int hour12 = t->tm_hour % 12 ? t->tm_hour % 12 : 12, monday = (t->tm_wday + 6) % 7;

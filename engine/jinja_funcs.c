@@ -5,7 +5,8 @@
 
 static int whole(struct pn_rt *rt, const struct pn_value *v, int64_t *ret) {
     if (v->kind == PN_V_UNDEFINED) return pn_rt_undefined(rt, *v);
-    if (v->kind != PN_V_INT && v->kind != PN_V_BOOL) return pn_rt_fail(rt, "'%s' object cannot be interpreted as an integer", pn_value_type(*v));
+    if (v->kind != PN_V_INT && v->kind != PN_V_BOOL)
+        return pn_rt_fail(rt, "'%s' object cannot be interpreted as an integer", pn_value_type(*v));
     *ret = v->kind == PN_V_BOOL ? v->b : v->i;
     return 0;
 }
@@ -20,7 +21,8 @@ static int g_range(struct pn_rt *rt, struct pn_value self, const struct pn_args 
     }
     if (a->v[2] && whole(rt, a->v[2], &step)) return rt->e->code;
     if (step == 0) return pn_rt_fail(rt, "range() arg 3 must not be zero");
-    uint64_t span = step > 0 ? (stop > start ? (uint64_t)stop - (uint64_t)start : 0) : (start > stop ? (uint64_t)start - (uint64_t)stop : 0);
+    uint64_t span =
+        step > 0 ? (stop > start ? (uint64_t)stop - (uint64_t)start : 0) : (start > stop ? (uint64_t)start - (uint64_t)stop : 0);
     uint64_t by = step > 0 ? (uint64_t)step : 0 - (uint64_t)step, n = span ? (span - 1) / by + 1 : 0;
     if (n > PN_RANGE_MAX) return pn_rt_limit(rt, "range() of more than %d", PN_RANGE_MAX);
     if (pn_charge(rt, n)) return rt->e->code;
@@ -35,8 +37,10 @@ static int entries(struct pn_rt *rt, const struct pn_args *a, struct pn_value **
     struct pn_list pairs = { 0 };
     const struct pn_value *first = a->rest.n_pos ? &a->rest.pos[0] : NULL;
     if (a->rest.n_pos > 1) return pn_rt_fail(rt, "at most one positional argument is taken");
-    if (first && first->kind == PN_V_DICT) from = first->dict;
-    else if (first && pn_op_iter(rt, *first, &pairs)) return rt->e->code;
+    if (first && first->kind == PN_V_DICT)
+        from = first->dict;
+    else if (first && pn_op_iter(rt, *first, &pairs))
+        return rt->e->code;
     size_t n = 0, size = (from ? from->n : pairs.n) + a->rest.n_named;
     if (pn_charge(rt, size)) return rt->e->code;
     *k = fo_region_array(rt->region, size, sizeof **k);
@@ -95,8 +99,10 @@ static int g_cycler(struct pn_rt *rt, struct pn_value self, const struct pn_args
 static int g_joiner(struct pn_rt *rt, struct pn_value self, const struct pn_args *a, struct pn_value *ret) {
     struct pn_value sep;
     (void)self;
-    if (a->v[0]) sep = *a->v[0];
-    else if (!pn_str_view(rt->region, ", ", 2, PN_BY_TEMPLATE, &sep)) return pn_rt_full(rt);
+    if (a->v[0])
+        sep = *a->v[0];
+    else if (!pn_str_view(rt->region, ", ", 2, PN_BY_TEMPLATE, &sep))
+        return pn_rt_full(rt);
     if (!pn_object_new(rt, PN_O_JOINER, ret)) return rt->e->code;
     ret->obj->self = sep;
     return 0;

@@ -40,7 +40,9 @@ static int emit(struct lexer *x, enum pn_tok kind, size_t from, size_t to, uint1
         o->t = t;
         o->size = size;
     }
-    o->t[o->n++] = (struct pn_token){ .kind = (uint8_t)kind, .op = op, .start = (uint32_t)from, .len = (uint32_t)(to - from), .line = line_at(x, from) };
+    o->t[o->n++] = (struct pn_token){
+        .kind = (uint8_t)kind, .op = op, .start = (uint32_t)from, .len = (uint32_t)(to - from), .line = line_at(x, from)
+    };
     return 0;
 }
 
@@ -85,8 +87,10 @@ static int emit_data(struct lexer *x, size_t from, size_t tag, char sign, bool i
 /* Past a closing marker of two characters at `end`, with the sign before it. */
 static void after_tag(struct lexer *x, size_t end, char sign, bool trim) {
     x->at = end + 2;
-    if (sign == '-') x->at = skip_space(x, x->at);
-    else if (trim && sign != '+' && x->at < x->len && x->text[x->at] == '\n') x->at++;
+    if (sign == '-')
+        x->at = skip_space(x, x->at);
+    else if (trim && sign != '+' && x->at < x->len && x->text[x->at] == '\n')
+        x->at++;
     x->line_starting = x->text[x->at - 1] == '\n';
 }
 
@@ -234,9 +238,12 @@ static int run(struct lexer *x) {
         size_t end;
         if (emit_data(x, from, tag, sign_at(x, tag + 2), what == '{')) return x->e->code;
         int rc;
-        if (what == '#') rc = comment(x, tag);
-        else if (what == '%' && bare_tag(x, tag, "raw", &end, &end_sign) && end_sign != '+') rc = raw(x, tag, end, end_sign);
-        else rc = tag_inside(x, tag, what == '{');
+        if (what == '#')
+            rc = comment(x, tag);
+        else if (what == '%' && bare_tag(x, tag, "raw", &end, &end_sign) && end_sign != '+')
+            rc = raw(x, tag, end, end_sign);
+        else
+            rc = tag_inside(x, tag, what == '{');
         if (rc) return rc;
     }
     return emit(x, PN_T_END, x->len, x->len, 0);

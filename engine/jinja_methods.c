@@ -17,7 +17,8 @@ static int int_arg(struct pn_rt *rt, const struct pn_value *v, int64_t def, int6
     *ret = def;
     if (!v || v->kind == PN_V_NULL) return 0;
     if (v->kind == PN_V_UNDEFINED) return pn_rt_undefined(rt, *v);
-    if (v->kind != PN_V_INT && v->kind != PN_V_BOOL) return pn_rt_fail(rt, "'%s' object cannot be interpreted as an integer", pn_value_type(*v));
+    if (v->kind != PN_V_INT && v->kind != PN_V_BOOL)
+        return pn_rt_fail(rt, "'%s' object cannot be interpreted as an integer", pn_value_type(*v));
     *ret = v->kind == PN_V_BOOL ? v->b : v->i;
     return 0;
 }
@@ -92,13 +93,16 @@ static int justify(struct pn_rt *rt, struct pn_value self, const struct pn_args 
     const struct pn_value *fill;
     if (int_arg(rt, a->v[0], 0, &width) || str_arg(rt, a->v[1], &fill)) return rt->e->code;
     if (width > 1 << 20) return pn_rt_limit(rt, "a width of more than %d", 1 << 20);
-    if (fill && pn_count_chars(fill->s->s, fill->s->len) != 1) return pn_rt_fail(rt, "The fill character must be exactly one character long");
+    if (fill && pn_count_chars(fill->s->s, fill->s->len) != 1)
+        return pn_rt_fail(rt, "The fill character must be exactly one character long");
     int64_t gap = width > n ? width - n : 0, left = side < 0 ? 0 : side > 0 ? gap : gap / 2 + (gap & width & 1);
     size_t from = rt->out.len;
     for (int64_t i = 0; i < gap; i++) {
         if (i == left) pn_out_put_str(&rt->out, self);
-        if (fill) pn_out_put_str(&rt->out, *fill);
-        else pn_out_put(&rt->out, " ", 1, PN_BY_TEMPLATE);
+        if (fill)
+            pn_out_put_str(&rt->out, *fill);
+        else
+            pn_out_put(&rt->out, " ", 1, PN_BY_TEMPLATE);
     }
     if (left == gap) pn_out_put_str(&rt->out, self);
     return pn_out_end(rt, from, ret);
@@ -331,8 +335,8 @@ enum made_of { ALPHA = 1, DIGIT = 2, SPACE = 4, ASCII = 8 };
 static int made_of(struct pn_value self, unsigned what, struct pn_value *ret) {
     for (size_t i = 0, n; i < self.s->len; i += n) {
         uint32_t c = pn_char_at(self.s->s + i, self.s->len - i, &n);
-        bool yes = ((what & ALPHA) && pn_char_is_alpha(c)) || ((what & DIGIT) && fo_unicode_category(c) == FO_UC_ND) || ((what & SPACE) && pn_is_space(c)) ||
-                   ((what & ASCII) && c < 0x80);
+        bool yes = ((what & ALPHA) && pn_char_is_alpha(c)) || ((what & DIGIT) && fo_unicode_category(c) == FO_UC_ND) ||
+                   ((what & SPACE) && pn_is_space(c)) || ((what & ASCII) && c < 0x80);
         if (!yes) return boolean(ret, false);
     }
     return boolean(ret, self.s->len > 0 || what == ASCII);
@@ -522,20 +526,13 @@ static const struct pn_builtin of_list[] = {
 };
 
 static const struct pn_builtin of_dict[] = {
-    { "copy", x_copy, "", 0 },
-    { "get", d_get, "key default", 1 },
-    { "items", d_items, "", 0 },
-    { "keys", d_keys, "", 0 },
-    { "values", d_values, "", 0 },
-    { NULL, NULL, NULL, 0 },
+    { "copy", x_copy, "", 0 }, { "get", d_get, "key default", 1 }, { "items", d_items, "", 0 },
+    { "keys", d_keys, "", 0 }, { "values", d_values, "", 0 },      { NULL, NULL, NULL, 0 },
 };
 
 static const struct pn_builtin of_object[] = {
-    { "changed", o_changed, "*", 0 },
-    { "cycle", o_cycle, "*", 0 },
-    { "next", o_next, "", 0 },
-    { "reset", o_reset, "", 0 },
-    { NULL, NULL, NULL, 0 },
+    { "changed", o_changed, "*", 0 }, { "cycle", o_cycle, "*", 0 }, { "next", o_next, "", 0 },
+    { "reset", o_reset, "", 0 },      { NULL, NULL, NULL, 0 },
 };
 
 const struct pn_builtin *pn_find_method(enum pn_value_kind kind, const char *name, size_t len) {

@@ -101,8 +101,10 @@ static int add_strings(struct pn_rt *rt, struct pn_value a, struct pn_value b, s
     bool markup = a.safe || b.safe;
     for (int i = 0; i < 2; i++) {
         struct pn_value v = i ? b : a;
-        if (markup && !v.safe) pn_out_escape_html(&rt->out, v);
-        else pn_out_put_str(&rt->out, v);
+        if (markup && !v.safe)
+            pn_out_escape_html(&rt->out, v);
+        else
+            pn_out_put_str(&rt->out, v);
     }
     if (pn_out_end(rt, from, ret)) return rt->e->code;
     ret->safe = markup;
@@ -159,9 +161,12 @@ int pn_op_negate(struct pn_rt *rt, struct pn_value v, bool plus, struct pn_value
     if (v.kind == PN_V_UNDEFINED) return pn_rt_undefined(rt, v);
     if (!pn_is_number(v)) return pn_rt_fail(rt, "bad operand type for unary %c: '%s'", plus ? '+' : '-', pn_value_type(v));
     if (v.big) return beyond(rt);
-    if (v.kind == PN_V_FLOAT) *ret = pn_float(plus ? v.f : -v.f);
-    else if (plus) *ret = pn_int(whole(v));
-    else return int_arith(rt, PN_OP('-', 0), 0, whole(v), ret);
+    if (v.kind == PN_V_FLOAT)
+        *ret = pn_float(plus ? v.f : -v.f);
+    else if (plus)
+        *ret = pn_int(whole(v));
+    else
+        return int_arith(rt, PN_OP('-', 0), 0, whole(v), ret);
     return 0;
 }
 
@@ -250,9 +255,12 @@ static int slice_bounds(struct pn_rt *rt, const struct pn_value b[3], int64_t n,
     if (step < -INT64_MAX) step = -INT64_MAX;
     int64_t low = step < 0 ? -1 : 0, high = step < 0 ? n - 1 : n;
     for (int i = 0; i < 2; i++) {
-        if (b[i].kind == PN_V_NULL) v[i] = (i == 0) == (step > 0) ? low : high;
-        else if (v[i] < 0) v[i] = v[i] + n < low ? low : v[i] + n;
-        else if (v[i] > high) v[i] = high;
+        if (b[i].kind == PN_V_NULL)
+            v[i] = (i == 0) == (step > 0) ? low : high;
+        else if (v[i] < 0)
+            v[i] = v[i] + n < low ? low : v[i] + n;
+        else if (v[i] > high)
+            v[i] = high;
     }
     ret[0] = v[0];
     ret[1] = v[1];
@@ -302,8 +310,8 @@ static int loop_attr(struct pn_rt *rt, struct pn_value v, struct pn_value name, 
     const struct {
         const char *name;
         struct pn_value v;
-    } attrs[] = { { "index", pn_int(i + 1) },     { "index0", pn_int(i) },         { "first", pn_bool(i == 0) },
-                  { "last", pn_bool(i == n - 1) }, { "length", pn_int(n) },         { "revindex", pn_int(n - i) },
+    } attrs[] = { { "index", pn_int(i + 1) },         { "index0", pn_int(i) },           { "first", pn_bool(i == 0) },
+                  { "last", pn_bool(i == n - 1) },    { "length", pn_int(n) },           { "revindex", pn_int(n - i) },
                   { "revindex0", pn_int(n - i - 1) }, { "depth", pn_int(o->level + 1) }, { "depth0", pn_int(o->level) } };
     for (size_t k = 0; k < sizeof attrs / sizeof *attrs; k++)
         if (pn_str_is(name, attrs[k].name, strlen(attrs[k].name))) {
@@ -311,8 +319,10 @@ static int loop_attr(struct pn_rt *rt, struct pn_value v, struct pn_value name, 
             return 0;
         }
     bool prev = pn_str_is(name, "previtem", 8), next = pn_str_is(name, "nextitem", 8);
-    if ((prev && i > 0) || (next && i < n - 1)) *ret = o->items[prev ? i - 1 : i + 1];
-    else *ret = pn_undefined(PN_U_ATTR, v, name.s);
+    if ((prev && i > 0) || (next && i < n - 1))
+        *ret = o->items[prev ? i - 1 : i + 1];
+    else
+        *ret = pn_undefined(PN_U_ATTR, v, name.s);
     (void)rt;
     return 0;
 }
@@ -387,8 +397,7 @@ static int item_at(struct pn_rt *rt, struct pn_value v, int64_t i, struct pn_val
         if (pn_charge_bytes(rt, v.s->len)) return rt->e->code;
         if (i < 0) i += (int64_t)pn_count_chars(v.s->s, v.s->len);
         size_t from = i < 0 ? v.s->len : pn_char_offset(v.s->s, v.s->len, (size_t)i);
-        if (from < v.s->len)
-            return pn_str_part(rt->region, v, from, pn_char_len(v.s->s + from, v.s->len - from), ret) ? 0 : pn_rt_full(rt);
+        if (from < v.s->len) return pn_str_part(rt->region, v, from, pn_char_len(v.s->s + from, v.s->len - from), ret) ? 0 : pn_rt_full(rt);
     }
     *ret = missing;
     return 0;
@@ -460,9 +469,7 @@ int pn_op_iter(struct pn_rt *rt, struct pn_value v, struct pn_list *ret) {
 int pn_op_len(struct pn_rt *rt, struct pn_value v, int64_t *ret) {
     switch ((enum pn_value_kind)v.kind) {
     case PN_V_UNDEFINED: *ret = 0; return 0;
-    case PN_V_STR:
-        *ret = (int64_t)pn_count_chars(v.s->s, v.s->len);
-        return pn_charge_bytes(rt, v.s->len);
+    case PN_V_STR: *ret = (int64_t)pn_count_chars(v.s->s, v.s->len); return pn_charge_bytes(rt, v.s->len);
     case PN_V_DICT: *ret = (int64_t)v.dict->n; return 0;
     case PN_V_LIST:
         if (v.list->seq == PN_SEQ_ITER) break;

@@ -237,7 +237,8 @@ static int parse_call(struct pn_parser *p, struct pn_node **ret) {
     if (pn_at_op(p, PN_OP('(', 0)) && parse_params(p, def)) return p->e->code;
     if (pn_parse_postfix(p, &n->call.call)) return p->e->code;
     const struct pn_node *call = n->call.call;
-    if (call->type != PN_N_POSTFIX || call->post.ops[call->post.n - 1].kind != PN_P_CALL) return pn_parse_fail(p, FO_EFORMAT, "expected a call");
+    if (call->type != PN_N_POSTFIX || call->post.ops[call->post.n - 1].kind != PN_P_CALL)
+        return pn_parse_fail(p, FO_EFORMAT, "expected a call");
     pn_node_end(p, &n->at);
     *ret = n;
     if (block_end(p)) return p->e->code;
@@ -297,7 +298,8 @@ static int parse_block(struct pn_parser *p, struct pn_node **ret) {
     struct pn_node *n = pn_node_new(p, PN_N_SCOPE);
     struct pn_value name;
     if (!n || pn_parse_name(p, NULL, &name)) return p->e->code;
-    while (pn_take_name(p, "scoped") || pn_take_name(p, "required")) {}
+    while (pn_take_name(p, "scoped") || pn_take_name(p, "required")) {
+    }
     if (block_end(p) || parse_body(p, ends, &n->body)) return p->e->code;
     p->at++;
     if (pn_peek(p, 0)->kind == PN_T_NAME && pn_str_is(name, p->j->text + pn_peek(p, 0)->start, pn_peek(p, 0)->len)) p->at++;
@@ -334,14 +336,22 @@ static const struct {
     const char *name;
     int (*parse)(struct pn_parser *p, struct pn_node **ret); /* after the name; takes the tag's end too */
 } tags[] = {
-    { "for", parse_for },           { "if", parse_if },
-    { "set", parse_set },           { "macro", parse_macro },
-    { "call", parse_call },         { "filter", parse_filter },
-    { "with", parse_with },         { "block", parse_block },
-    { "print", parse_print },       { "break", parse_break },
-    { "continue", parse_continue }, { "generation", parse_generation },
-    { "autoescape", parse_autoescape }, { "extends", parse_unsupported },
-    { "include", parse_unsupported },   { "import", parse_unsupported },
+    { "for", parse_for },
+    { "if", parse_if },
+    { "set", parse_set },
+    { "macro", parse_macro },
+    { "call", parse_call },
+    { "filter", parse_filter },
+    { "with", parse_with },
+    { "block", parse_block },
+    { "print", parse_print },
+    { "break", parse_break },
+    { "continue", parse_continue },
+    { "generation", parse_generation },
+    { "autoescape", parse_autoescape },
+    { "extends", parse_unsupported },
+    { "include", parse_unsupported },
+    { "import", parse_unsupported },
     { "from", parse_unsupported },
 };
 

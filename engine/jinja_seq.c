@@ -158,8 +158,10 @@ static int f_dictsort(struct pn_rt *rt, struct pn_value self, const struct pn_ar
     struct pn_list pairs;
     struct pn_value *keys, which = pn_int(0);
     if (self.kind != PN_V_DICT) return pn_rt_fail(rt, "'%s' object has no attribute 'items'", pn_value_type(self));
-    if (a->v[1] && pn_str_is(*a->v[1], "value", 5)) which = pn_int(1);
-    else if (a->v[1] && !pn_str_is(*a->v[1], "key", 3)) return pn_rt_fail(rt, "You can only sort by either \"key\" or \"value\"");
+    if (a->v[1] && pn_str_is(*a->v[1], "value", 5))
+        which = pn_int(1);
+    else if (a->v[1] && !pn_str_is(*a->v[1], "key", 3))
+        return pn_rt_fail(rt, "You can only sort by either \"key\" or \"value\"");
     if (pairs_of(rt, self.dict, &pairs) || keys_of(rt, &pairs, &which, flag(a->v[0], false), &keys)) return rt->e->code;
     if (pn_sort_values(rt, pairs.v, keys, pairs.n, flag(a->v[2], false))) return rt->e->code;
     return make_list(rt, pairs.v, pairs.n, PN_SEQ_LIST, ret);
@@ -247,7 +249,8 @@ static int f_groupby(struct pn_rt *rt, struct pn_value self, const struct pn_arg
         /* The name of a group is its first element's, in its own case. */
         if (pn_attribute(rt, items.v[i], *a->v[0], &pair[0])) return rt->e->code;
         if (pair[0].kind == PN_V_UNDEFINED && a->v[1]) pair[0] = *a->v[1];
-        if (make_list(rt, items.v + i, j - i, PN_SEQ_LIST, &pair[1]) || make_list(rt, pair, 2, PN_SEQ_GROUP, &groups[n++])) return rt->e->code;
+        if (make_list(rt, items.v + i, j - i, PN_SEQ_LIST, &pair[1]) || make_list(rt, pair, 2, PN_SEQ_GROUP, &groups[n++]))
+            return rt->e->code;
     }
     return make_list(rt, groups, n, PN_SEQ_LIST, ret);
 }
@@ -388,7 +391,8 @@ static int row_by_name(struct pn_rt *rt, struct pn_call *call, bool test, const 
     return 0;
 }
 
-static int call_deeper(struct pn_rt *rt, const struct pn_builtin *row, struct pn_value v, const struct pn_call *call, struct pn_value *ret) {
+static int call_deeper(struct pn_rt *rt, const struct pn_builtin *row, struct pn_value v, const struct pn_call *call,
+                       struct pn_value *ret) {
     if (++rt->depth > PN_DEPTH_EVAL) return pn_rt_limit(rt, "nested deeper than %d while rendering", PN_DEPTH_EVAL);
     if (pn_charge(rt, 1) || pn_call_row(rt, row, v, call, ret)) return rt->e->code;
     rt->depth--;
@@ -406,7 +410,8 @@ static int run_map(struct pn_rt *rt, struct pn_value self, const struct pn_args 
     struct pn_value *v = room(rt, items.n);
     if (!v) return rt->e->code;
     for (size_t i = 0; i < items.n; i++) {
-        if (attribute ? pn_attribute(rt, items.v[i], *attribute, &v[i]) : call_deeper(rt, row, items.v[i], &call, &v[i])) return rt->e->code;
+        if (attribute ? pn_attribute(rt, items.v[i], *attribute, &v[i]) : call_deeper(rt, row, items.v[i], &call, &v[i]))
+            return rt->e->code;
         if (attribute && def && v[i].kind == PN_V_UNDEFINED) v[i] = *def;
     }
     return make_list(rt, v, items.n, PN_SEQ_ITER, ret);

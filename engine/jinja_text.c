@@ -53,8 +53,10 @@ int pn_str_extend(struct pn_rt *rt, struct pn_value a, size_t from, struct pn_va
             memmove(t->s + from + len, t->s + from, n);
             memmove(t->user + from + len, t->user + from, n);
             memcpy(t->s + from, a.s->s, len);
-            if (a.mark == PN_BY_BOTH) memcpy(t->user + from, a.s->user, len);
-            else memset(t->user + from, a.mark, len);
+            if (a.mark == PN_BY_BOTH)
+                memcpy(t->user + from, a.s->user, len);
+            else
+                memset(t->user + from, a.mark, len);
         }
         if (pn_out_end(rt, from, ret)) return rt->e->code;
         ret->safe = safe;
@@ -71,8 +73,10 @@ int pn_str_extend(struct pn_rt *rt, struct pn_value a, size_t from, struct pn_va
         *b = (struct pn_strbuf){ .s = fo_region_alloc(rt->region, cap), .user = fo_region_alloc(rt->region, cap), .cap = cap, .used = len };
         if (!b->s || !b->user) return pn_rt_full(rt);
         if (len) memcpy(b->s, a.s->s, len);
-        if (a.mark == PN_BY_BOTH) memcpy(b->user, a.s->user, len);
-        else memset(b->user, a.mark, len);
+        if (a.mark == PN_BY_BOTH)
+            memcpy(b->user, a.s->user, len);
+        else
+            memset(b->user, a.mark, len);
     }
     memcpy(b->s + b->used, t->s + from, n);
     memcpy(b->user + b->used, t->user + from, n);
@@ -83,7 +87,8 @@ int pn_str_extend(struct pn_rt *rt, struct pn_value a, size_t from, struct pn_va
     return 0;
 }
 
-/* --- characters and case ---------------------------------------------------------------------------------------------------------------- */
+/* --- characters and case ----------------------------------------------------------------------------------------------------------------
+ */
 
 bool pn_char_is_alpha(uint32_t c) {
     if (c < 0x80) return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
@@ -101,8 +106,10 @@ int pn_str_case(struct pn_rt *rt, struct pn_value v, enum pn_case how, struct pn
         if (how == PN_CASE_CAPITALIZE) upper = i == 0;
         if (how == PN_CASE_SWAP) upper = pn_char_case(c, true) != c || c == 0xDF;
         in_word = pn_char_is_alpha(c);
-        if (c == 0xDF && upper) pn_out_puts(&rt->out, how == PN_CASE_UPPER || how == PN_CASE_SWAP ? "SS" : "Ss", pn_str_by(v, i));
-        else pn_out_put_char(&rt->out, pn_char_case(c, upper), pn_str_by(v, i));
+        if (c == 0xDF && upper)
+            pn_out_puts(&rt->out, how == PN_CASE_UPPER || how == PN_CASE_SWAP ? "SS" : "Ss", pn_str_by(v, i));
+        else
+            pn_out_put_char(&rt->out, pn_char_case(c, upper), pn_str_by(v, i));
     }
     return pn_out_end(rt, from, ret);
 }
@@ -256,8 +263,10 @@ int pn_str_split(struct pn_rt *rt, struct pn_value v, const struct pn_value *sep
         if (hit < 0) break;
         size_t after = (size_t)hit + sep->s->len;
         if (right ? add_part(&p, after, to) : add_part(&p, from, (size_t)hit)) return rt->e->code;
-        if (right) to = (size_t)hit;
-        else from = after;
+        if (right)
+            to = (size_t)hit;
+        else
+            from = after;
     }
     if (add_part(&p, from, to)) return rt->e->code;
     return end_parts(&p, right, ret);

@@ -191,8 +191,10 @@ const struct pn_value *pn_dict_get(const struct pn_dict *d, struct pn_value key)
         size_t mid = lo + (hi - lo) / 2;
         int c = pn_key_cmp(d->k[d->order[mid]], key);
         if (c == 0) return &d->v[d->order[mid]];
-        if (c < 0) lo = mid + 1;
-        else hi = mid;
+        if (c < 0)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     return NULL;
 }
@@ -326,9 +328,9 @@ bool pn_value_truth(struct pn_value v) {
 }
 
 const char *pn_kind_name(enum pn_value_kind kind) {
-    static const char *const names[] = { [PN_V_UNDEFINED] = "Undefined", [PN_V_NULL] = "None",   [PN_V_BOOL] = "bool",
-                                         [PN_V_INT] = "int",             [PN_V_FLOAT] = "float", [PN_V_STR] = "str",
-                                         [PN_V_LIST] = "list",           [PN_V_DICT] = "dict",   [PN_V_CALLABLE] = "function" };
+    static const char *const names[] = { [PN_V_UNDEFINED] = "Undefined", [PN_V_NULL] = "None", [PN_V_BOOL] = "bool", [PN_V_INT] = "int",
+                                         [PN_V_FLOAT] = "float",         [PN_V_STR] = "str",   [PN_V_LIST] = "list", [PN_V_DICT] = "dict",
+                                         [PN_V_CALLABLE] = "function" };
     return names[kind];
 }
 

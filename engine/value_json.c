@@ -272,7 +272,8 @@ static int parse(struct json *j, struct pn_value *ret) {
                 if (dict && key(j)) return j->e->code;
                 break;
             }
-            if (j->p == j->end || *j->p != (dict ? '}' : ']')) return fail(j, j->p, dict ? "',' or '}' was expected here" : "',' or ']' was expected here");
+            if (j->p == j->end || *j->p != (dict ? '}' : ']'))
+                return fail(j, j->p, dict ? "',' or '}' was expected here" : "',' or ']' was expected here");
             j->p++;
             if (close_container(j, &v)) return j->e->code;
         }

@@ -224,10 +224,14 @@ size_t pn_float_repr(double f, char out[32]) {
 
 static bool put_number(struct pn_out *t, struct pn_value v, uint8_t mark) {
     char b[32];
-    if (v.kind == PN_V_INT) pn_out_put(t, b, (size_t)snprintf(b, sizeof b, "%lld", (long long)v.i), mark);
-    else if (v.kind == PN_V_FLOAT && v.big) pn_out_put(t, v.s->s, v.s->len, mark);
-    else if (v.kind == PN_V_FLOAT) pn_out_put(t, b, pn_float_repr(v.f, b), mark);
-    else return false;
+    if (v.kind == PN_V_INT)
+        pn_out_put(t, b, (size_t)snprintf(b, sizeof b, "%lld", (long long)v.i), mark);
+    else if (v.kind == PN_V_FLOAT && v.big)
+        pn_out_put(t, v.s->s, v.s->len, mark);
+    else if (v.kind == PN_V_FLOAT)
+        pn_out_put(t, b, pn_float_repr(v.f, b), mark);
+    else
+        return false;
     return true;
 }
 
@@ -313,8 +317,10 @@ void pn_out_put_repr(struct pn_out *t, struct pn_value v) {
 }
 
 void pn_out_put_value(struct pn_out *t, struct pn_value v) {
-    if (v.kind == PN_V_STR) pn_out_put_str(t, v);
-    else if (v.kind != PN_V_UNDEFINED) pn_out_put_repr(t, v);
+    if (v.kind == PN_V_STR)
+        pn_out_put_str(t, v);
+    else if (v.kind != PN_V_UNDEFINED)
+        pn_out_put_repr(t, v);
 }
 
 void pn_out_escape_html(struct pn_out *t, struct pn_value str) {
@@ -354,9 +360,12 @@ static void put_json_str(struct dump *d, struct pn_value v) {
         const char *simple = c ? strchr(from_c, c < 0x80 ? (int)c : 1) : NULL;
         char b[16];
         size_t k;
-        if (simple) k = (size_t)snprintf(b, sizeof b, "\\%c", to[simple - from_c]);
-        else if (c < 0x10000) k = (size_t)snprintf(b, sizeof b, "\\u%04x", c);
-        else k = (size_t)snprintf(b, sizeof b, "\\u%04x\\u%04x", 0xD7C0 + (c >> 10), 0xDC00 + (c & 0x3FF));
+        if (simple)
+            k = (size_t)snprintf(b, sizeof b, "\\%c", to[simple - from_c]);
+        else if (c < 0x10000)
+            k = (size_t)snprintf(b, sizeof b, "\\u%04x", c);
+        else
+            k = (size_t)snprintf(b, sizeof b, "\\u%04x\\u%04x", 0xD7C0 + (c >> 10), 0xDC00 + (c & 0x3FF));
         pn_out_put_part(d->t, v, from, i - from);
         pn_out_put(d->t, b, k, pn_str_by(v, i));
         from = i + n;
@@ -366,9 +375,12 @@ static void put_json_str(struct dump *d, struct pn_value v) {
 }
 
 static void put_float_json(struct dump *d, struct pn_value v) {
-    if (!v.big && isnan(v.f)) pn_out_puts(d->t, "NaN", d->mark);
-    else if (!v.big && isinf(v.f)) pn_out_puts(d->t, v.f > 0 ? "Infinity" : "-Infinity", d->mark);
-    else put_number(d->t, v, d->mark);
+    if (!v.big && isnan(v.f))
+        pn_out_puts(d->t, "NaN", d->mark);
+    else if (!v.big && isinf(v.f))
+        pn_out_puts(d->t, v.f > 0 ? "Infinity" : "-Infinity", d->mark);
+    else
+        put_number(d->t, v, d->mark);
 }
 
 /* A newline and the indentation of this level. */

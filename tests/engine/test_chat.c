@@ -65,22 +65,31 @@ static void parts_of_text_are_joined_for_a_template_that_wants_strings(void **st
 
 static void parts_reach_a_template_that_handles_lists(void **state) {
     (void)state;
-    struct pn_chat *c = open_text("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
-                                  "{{ p.text if p.type == 'text' else '<picture>' }}{{ '+' if not loop.last }}{% endfor %}{% endif %}{% endfor %}");
+    struct pn_chat *c =
+        open_text("{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}{% for p in m.content %}"
+                  "{{ p.text if p.type == 'text' else '<picture>' }}{{ '+' if not loop.last }}{% endfor %}{% endif %}{% endfor %}");
     expect(c, (struct pn_chat_input){ .messages_json = PARTS }, "ab+cd");
-    expect(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"user\",\"content\":[{\"type\":\"image\"},{\"type\":\"text\",\"text\":\"x\"}]}]" }, "<picture>+x");
+    expect(c,
+           (struct pn_chat_input){ .messages_json =
+                                       "[{\"role\":\"user\",\"content\":[{\"type\":\"image\"},{\"type\":\"text\",\"text\":\"x\"}]}]" },
+           "<picture>+x");
     pn_chat_free(c);
     /* Only for the user's messages: the system's are joined. */
-    c = open_text("{% for m in messages %}{% if m.role == 'user' and m.content is not string %}{{ m.content|map(attribute='text')|join('+') }}"
-                  "{% else %}{{ m.content + ';' if m.role == 'system' else m.content }}{% endif %}{% endfor %}");
-    expect(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"s\"},{\"type\":\"text\",\"text\":\"t\"}]},"
-                                                       "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}]" },
+    c = open_text(
+        "{% for m in messages %}{% if m.role == 'user' and m.content is not string %}{{ m.content|map(attribute='text')|join('+') }}"
+        "{% else %}{{ m.content + ';' if m.role == 'system' else m.content }}{% endif %}{% endfor %}");
+    expect(c,
+           (struct pn_chat_input){
+               .messages_json =
+                   "[{\"role\":\"system\",\"content\":[{\"type\":\"text\",\"text\":\"s\"},{\"type\":\"text\",\"text\":\"t\"}]},"
+                   "{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"a\"},{\"type\":\"text\",\"text\":\"b\"}]}]" },
            "st;a+b");
     pn_chat_free(c);
 }
 
 #define CALL(arguments)                                                                                                                    \
-    "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"call00001\",\"type\":\"function\","  \
+    "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"id\":\"call00001\",\"type\":"      \
+    "\"function\","                                                                                                                        \
     "\"function\":{\"name\":\"f\",\"arguments\":" arguments "}}]}]"
 
 static void arguments_as_text_become_objects_where_the_template_needs_them(void **state) {
@@ -89,11 +98,12 @@ static void arguments_as_text_become_objects_where_the_template_needs_them(void 
     static const struct {
         const char *body, *want;
     } cases[] = {
-        { "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}", "a=1;b=x;" },  /* text would fail */
-        { "{{ c.function.arguments|tojson }}", "{\"a\": 1, \"b\": \"x\"}" },                           /* text would be quoted twice */
-        { "{{ c.function.arguments }}", "{\"a\":1,\"b\":\"x\"}" },                                     /* an object would be Python's repr */
-        { "{{ c.function.arguments + '' }}", "{\"a\":1,\"b\":\"x\"}" },                                /* an object would fail */
-        { "{{ c.function.arguments if c.function.arguments is string else c.function.arguments|tojson }}", "{\"a\":1,\"b\":\"x\"}" }, /* both work */
+        { "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }};{% endfor %}", "a=1;b=x;" }, /* text would fail */
+        { "{{ c.function.arguments|tojson }}", "{\"a\": 1, \"b\": \"x\"}" },                          /* text would be quoted twice */
+        { "{{ c.function.arguments }}", "{\"a\":1,\"b\":\"x\"}" },                                    /* an object would be Python's repr */
+        { "{{ c.function.arguments + '' }}", "{\"a\":1,\"b\":\"x\"}" },                               /* an object would fail */
+        { "{{ c.function.arguments if c.function.arguments is string else c.function.arguments|tojson }}",
+          "{\"a\":1,\"b\":\"x\"}" }, /* both work */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[512];
@@ -102,7 +112,8 @@ static void arguments_as_text_become_objects_where_the_template_needs_them(void 
         expect(c, (struct pn_chat_input){ .messages_json = CALL("\"{\\\"a\\\":1,\\\"b\\\":\\\"x\\\"}\"") }, cases[i].want);
         pn_chat_free(c);
     }
-    struct pn_chat *c = open_text("{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}");
+    struct pn_chat *c =
+        open_text("{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}");
     expect(c, (struct pn_chat_input){ .messages_json = CALL("\"no json\"") }, "\"no json\"");
     expect(c, (struct pn_chat_input){ .messages_json = CALL("\"[1]\"") }, "\"[1]\"");
     expect(c, (struct pn_chat_input){ .messages_json = CALL("{\"k\":[true]}") }, "{\"k\": [true]}");
@@ -112,15 +123,18 @@ static void arguments_as_text_become_objects_where_the_template_needs_them(void 
 
 static void a_template_sees_the_usual_variables(void **state) {
     (void)state;
-    struct pn_chat *c = open_text("{{ bos_token }}{{ eos_token }}{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}{{ messages|length }}"
-                                  "{{ strftime_now('%Y-%m-%d %H:%M') }}");
+    struct pn_chat *c =
+        open_text("{{ bos_token }}{{ eos_token }}{{ tools is none }}{{ documents is none }}{{ add_generation_prompt }}{{ messages|length }}"
+                  "{{ strftime_now('%Y-%m-%d %H:%M') }}");
     expect(c, (struct pn_chat_input){ .messages_json = "[]" }, "<s></s>TrueTrueFalse02025-03-07 09:05");
     expect(c, (struct pn_chat_input){ .messages_json = "[{}]", .add_generation_prompt = true, .tools_json = "[1]" },
            "<s></s>FalseTrueTrue12025-03-07 09:05");
     pn_chat_free(c);
     c = open_text("{{ enable_thinking|default('unset') }} {{ tools|length }} {{ bos_token }}");
     expect(c, (struct pn_chat_input){ .messages_json = "[]", .tools_json = "[1,2]" }, "unset 2 <s>");
-    expect(c, (struct pn_chat_input){ .messages_json = "[]", .tools_json = "[1,2]", .extra_json = "{\"enable_thinking\":false,\"bos_token\":\"B\",\"tools\":[]}" },
+    expect(c,
+           (struct pn_chat_input){
+               .messages_json = "[]", .tools_json = "[1,2]", .extra_json = "{\"enable_thinking\":false,\"bos_token\":\"B\",\"tools\":[]}" },
            "False 0 B");
     expect_error(c, (struct pn_chat_input){ .messages_json = "[]", .extra_json = "[]" }, FO_EINVAL, "object");
     expect_error(c, (struct pn_chat_input){ .messages_json = "[" }, FO_EFORMAT, "messages");
@@ -143,7 +157,8 @@ static void bos_is_the_templates_and_extra_variables_are_a_users(void **state) {
 
 static void what_a_template_raises_is_the_whole_message(void **state) {
     (void)state;
-    struct pn_chat *c = open_text("{% if messages[0].role != 'user' %}{{ raise_exception('The first message must be the user\\'s.') }}{% endif %}");
+    struct pn_chat *c =
+        open_text("{% if messages[0].role != 'user' %}{{ raise_exception('The first message must be the user\\'s.') }}{% endif %}");
     struct pn_render r;
     struct fo_err e;
     const struct pn_chat_input in = { .messages_json = "[{\"role\":\"assistant\",\"content\":\"x\"}]" };
@@ -227,9 +242,12 @@ static void a_model_without_a_template_gets_chatml_where_its_tokens_exist(void *
     struct model m;
     model_open(&m, "<|im_start|>", "<|im_end|>", NULL);
     struct pn_chat *c = open_model(&m, NULL, PN_CHAT_CHATML);
-    expect(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"q\"}]},"
-                                                       "{\"role\":\"assistant\",\"content\":null}]",
-                                      .add_generation_prompt = true },
+    expect(c,
+           (struct pn_chat_input){
+               .messages_json =
+                   "[{\"role\":\"system\",\"content\":\"s\"},{\"role\":\"user\",\"content\":[{\"type\":\"text\",\"text\":\"q\"}]},"
+                   "{\"role\":\"assistant\",\"content\":null}]",
+               .add_generation_prompt = true },
            "<|im_start|>system\ns<|im_end|>\n<|im_start|>user\nq<|im_end|>\n<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n");
     pn_chat_free(c);
     model_close(&m);
@@ -263,17 +281,30 @@ static void opening_and_rendering_survive_any_failed_allocation(void **state) {
     model_close(&m);
 }
 
+static void a_template_without_an_end_does_not_hold_up_the_load(void **state) {
+    (void)state;
+    struct timespec from, to;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    struct pn_chat *c = open_text("{% for a in range(99999) %}{% for b in range(99999) %}{% endfor %}{% endfor %}");
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    assert_true(to.tv_sec - from.tv_sec < 5);
+    expect_error(c, (struct pn_chat_input){ .messages_json = "[]" }, FO_ELIMIT, "more than");
+    pn_chat_free(c);
+}
+
 /* Twenty messages with a template like SmolLM2's: well under a millisecond even on a busy machine; the figure is printed. */
 static void rendering_a_conversation_takes_microseconds(void **state) {
     (void)state;
-    struct pn_chat *c = open_text("{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nBe kind<|im_end|>\n' }}"
-                                  "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
-                                  "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}");
+    struct pn_chat *c =
+        open_text("{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nBe "
+                  "kind<|im_end|>\n' }}"
+                  "{% endif %}{{'<|im_start|>' + message['role'] + '\n' + message['content'] + '<|im_end|>' + '\n'}}{% endfor %}"
+                  "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}");
     struct fo_buf b;
     fo_buf_init(&b, 1 << 20);
     for (int i = 0; i < 20; i++)
-        fo_buf_printf(&b, "%s{\"role\":\"%s\",\"content\":\"Message %d: how much wood would a woodchuck chuck if it could?\"}", i ? "," : "[",
-                      i % 2 ? "assistant" : "user", i);
+        fo_buf_printf(&b, "%s{\"role\":\"%s\",\"content\":\"Message %d: how much wood would a woodchuck chuck if it could?\"}",
+                      i ? "," : "[", i % 2 ? "assistant" : "user", i);
     fo_buf_puts(&b, "]");
     const struct pn_chat_input in = { .messages_json = fo_buf_str(&b), .add_generation_prompt = true };
     double best = 1;
@@ -308,6 +339,7 @@ int main(void) {
         cmocka_unit_test(the_files_template_is_used_and_an_override_wins),
         cmocka_unit_test(a_model_without_a_template_gets_chatml_where_its_tokens_exist),
         cmocka_unit_test(opening_and_rendering_survive_any_failed_allocation),
+        cmocka_unit_test(a_template_without_an_end_does_not_hold_up_the_load),
         cmocka_unit_test(rendering_a_conversation_takes_microseconds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

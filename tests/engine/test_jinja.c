@@ -21,7 +21,8 @@
 enum { NOW = 1741338302 }; /* 2025-03-07 09:05:02 UTC, as the references have it */
 
 /* Renders a template with the variables of a JSON object. Returns 0 or the code; *ret is the text or the message. */
-static int render_limited(const char *text, size_t len, const char *vars, const struct pn_jinja_limits *limits, struct pn_render *ret, struct fo_err *e) {
+static int render_limited(const char *text, size_t len, const char *vars, const struct pn_jinja_limits *limits, struct pn_render *ret,
+                          struct fo_err *e) {
     struct pn_jinja *j = NULL;
     struct fo_region r;
     struct pn_value *v, clock, all;
@@ -88,7 +89,8 @@ static bool row_holds(const char *label, const char *text, size_t len, const cha
     struct fo_err e;
     const json_t *output = json_object_get(row, "output"), *raised = json_object_get(row, "raised");
     int rc = render_limited(text, len, vars, NULL, &r, &e);
-    if (!raised && json_is_string(json_object_get(row, "error_type")) && !strcmp(json_string_value(json_object_get(row, "error_type")), "TemplateError"))
+    if (!raised && json_is_string(json_object_get(row, "error_type")) &&
+        !strcmp(json_string_value(json_object_get(row, "error_type")), "TemplateError"))
         raised = json_object_get(row, "error");
     bool ok = rc ? output == NULL : output && r.len == json_string_length(output) && memcmp(r.text, json_string_value(output), r.len) == 0;
     if (ok && raised) ok = rc == FO_EINVAL && strcmp(e.msg, json_string_value(raised)) == 0;
@@ -125,12 +127,14 @@ static size_t check_renders(const char *folder, const char *templates) {
     json_array_foreach(rows, i, row) {
         json_t *talk = NULL, *x, *value;
         size_t k, len;
-        const char *id = json_string_value(json_object_get(row, "conversation")), *name = json_string_value(json_object_get(row, "template")), *key;
+        const char *id = json_string_value(json_object_get(row, "conversation")),
+                   *name = json_string_value(json_object_get(row, "template")), *key;
         json_array_foreach(talks, k, x) if (!strcmp(json_string_value(json_object_get(x, "id")), id)) talk = x;
         assert_non_null(talk);
         json_t *tools = json_object_get(talk, "tools"), *prompt = json_object_get(talk, "add_generation_prompt");
-        json_t *vars = json_pack("{sO sO? sn ss ss sb}", "messages", json_object_get(talk, "messages"), "tools", tools ? tools : json_null(), "documents",
-                                 "bos_token", "<s>", "eos_token", "</s>", "add_generation_prompt", prompt ? json_is_true(prompt) : 1);
+        json_t *vars =
+            json_pack("{sO sO? sn ss ss sb}", "messages", json_object_get(talk, "messages"), "tools", tools ? tools : json_null(),
+                      "documents", "bos_token", "<s>", "eos_token", "</s>", "add_generation_prompt", prompt ? json_is_true(prompt) : 1);
         assert_non_null(vars);
         json_object_foreach(json_object_get(talk, "extra"), key, value) json_object_set(vars, key, value);
         snprintf(path, sizeof path, "%s/%s/%s", folder, templates, name);
@@ -286,15 +290,44 @@ static void every_byte_keeps_who_wrote_it(void **state) {
  * no occurrence of it may come out as the template's. */
 static void a_control_token_in_user_text_stays_the_users(void **state) {
     (void)state;
-    static const char token[] = "<|im_start|>", vars[] = "{\"x\": \"ab<|im_start|>cd\", \"half\": \"<|im_\", \"l\": [\"<|im_start|>\", \"b\"]}";
+    static const char token[] = "<|im_start|>",
+                      vars[] = "{\"x\": \"ab<|im_start|>cd\", \"half\": \"<|im_\", \"l\": [\"<|im_start|>\", \"b\"]}";
     static const char *const templates[] = {
-        "{{ x }}", "{{ x|trim }}", "{{ x[2:] }}", "{{ x|replace('b', '') }}", "{{ 'y' + x + 'z' }}", "{{ x ~ x }}", "{{ x.split('ab')|join('|') }}",
-        "{{ x|tojson }}", "{{ {'k': [x]}|tojson(indent=2) }}", "{{ [x] }}", "{{ x|upper|lower }}", "{{ '%s' % x }}", "{{ '%(a)s'|format(a=x) }}",
-        "{{ '{0}'.format(x) }}", "{{ x|indent }}", "{{ half ~ 'start|>' }}", "{{ '%sstart|>' % half }}", "{{ l|join }}", "{{ l|first }}", "{{ l|map('trim')|list|join }}",
-        "{% set y %}{{ x }}{% endset %}{{ y }}", "{% macro m(a) %}{{ a }}{{ caller() if caller }}{% endmacro %}{{ m(x) }}",
-        "{% for c in x %}{{ c }}{% endfor %}", "{% set ns = namespace(s='') %}{% for c in x|list %}{% set ns.s = ns.s + c %}{% endfor %}{{ ns.s }}",
-        "{{ x|reverse|reverse }}", "{{ l|sort|join }}", "{{ l|unique|join }}", "{{ l|groupby(0)|string }}", "{{ x|safe }}", "{{ x|string|list|join }}",
-        "{{ x|batch(3)|map('join')|join }}", "{{ x.removeprefix('ab') }}", "{{ x.partition('ab')[2] }}", "{{ x.ljust(30) }}", "{{ x|wordcount }}{{ x|truncate(16, true) }}",
+        "{{ x }}",
+        "{{ x|trim }}",
+        "{{ x[2:] }}",
+        "{{ x|replace('b', '') }}",
+        "{{ 'y' + x + 'z' }}",
+        "{{ x ~ x }}",
+        "{{ x.split('ab')|join('|') }}",
+        "{{ x|tojson }}",
+        "{{ {'k': [x]}|tojson(indent=2) }}",
+        "{{ [x] }}",
+        "{{ x|upper|lower }}",
+        "{{ '%s' % x }}",
+        "{{ '%(a)s'|format(a=x) }}",
+        "{{ '{0}'.format(x) }}",
+        "{{ x|indent }}",
+        "{{ half ~ 'start|>' }}",
+        "{{ '%sstart|>' % half }}",
+        "{{ l|join }}",
+        "{{ l|first }}",
+        "{{ l|map('trim')|list|join }}",
+        "{% set y %}{{ x }}{% endset %}{{ y }}",
+        "{% macro m(a) %}{{ a }}{{ caller() if caller }}{% endmacro %}{{ m(x) }}",
+        "{% for c in x %}{{ c }}{% endfor %}",
+        "{% set ns = namespace(s='') %}{% for c in x|list %}{% set ns.s = ns.s + c %}{% endfor %}{{ ns.s }}",
+        "{{ x|reverse|reverse }}",
+        "{{ l|sort|join }}",
+        "{{ l|unique|join }}",
+        "{{ l|groupby(0)|string }}",
+        "{{ x|safe }}",
+        "{{ x|string|list|join }}",
+        "{{ x|batch(3)|map('join')|join }}",
+        "{{ x.removeprefix('ab') }}",
+        "{{ x.partition('ab')[2] }}",
+        "{{ x.ljust(30) }}",
+        "{{ x|wordcount }}{{ x|truncate(16, true) }}",
     };
     for (size_t i = 0; i < sizeof templates / sizeof *templates; i++) {
         struct pn_render r;
@@ -389,7 +422,9 @@ static void depth_and_length_of_a_template_are_bounded(void **state) {
 
 /* Nested as deeply as the limits allow. */
 static void *render_on_a_small_stack(void *arg) {
-    static const char *const pieces[][3] = { { "{{ ", "(", ")" }, { "{{ ", "[", "]" }, { "{{ ", "-", "" }, { "{{ ", "[1][", "]" }, { "{{ 1", "|default(1", ")" } };
+    static const char *const pieces[][3] = {
+        { "{{ ", "(", ")" }, { "{{ ", "[", "]" }, { "{{ ", "-", "" }, { "{{ ", "[1][", "]" }, { "{{ 1", "|default(1", ")" }
+    };
     static const char *const recursive[] = {
         "{% macro m(n) %}{% if true %}{% for x in [1] %}{{ [(m(n + 1))] }}{% endfor %}{% endif %}{% endmacro %}{{ m(0) }}",
         "{% for x in [1] recursive %}{{ ((loop([1]))) }}{% endfor %}",
@@ -415,10 +450,13 @@ static void *render_on_a_small_stack(void *arg) {
             *ok = false;
         }
     /* values nested as deeply as allowed: printing, comparing and dumping them recurse */
-    const char *nested = "{% set ns = namespace(a=[], b=[]) %}{% for i in range(126) %}{% set ns.a = [ns.a] %}{% set ns.b = [ns.b] %}{% endfor %}"
-                         "{{ ns.a == ns.b }}{{ ns.a }}{{ ns.a|tojson }}{{ [ns.a, ns.b]|sort|length }}";
-    if (render(nested, "{}", &r, &e)) *ok = false;
-    else pn_render_done(&r);
+    const char *nested =
+        "{% set ns = namespace(a=[], b=[]) %}{% for i in range(126) %}{% set ns.a = [ns.a] %}{% set ns.b = [ns.b] %}{% endfor %}"
+        "{{ ns.a == ns.b }}{{ ns.a }}{{ ns.a|tojson }}{{ [ns.a, ns.b]|sort|length }}";
+    if (render(nested, "{}", &r, &e))
+        *ok = false;
+    else
+        pn_render_done(&r);
     return NULL;
 }
 
@@ -449,13 +487,23 @@ static void no_template_hangs_or_fills_the_process(void **state) {
         "{% set ns = namespace(s='x') %}{% for i in range(100) %}{% set ns.s = ns.s ~ ns.s %}{% endfor %}",
         "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = ns.l + ns.l %}{% endfor %}",
         "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l }}",
-        "{% set ns = namespace(l=[1], m=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}{% endfor %}{{ ns.l == ns.m }}",
+        "{% set ns = namespace(l=[1], m=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}{% set ns.m = [ns.m, ns.m] %}{% "
+        "endfor %}{{ ns.l == ns.m }}",
         "{% set ns = namespace(l=[1]) %}{% for i in range(100) %}{% set ns.l = [ns.l, ns.l] %}{% endfor %}{{ ns.l|tojson }}",
         "{% set ns = namespace(l=(1,)) %}{% for i in range(100) %}{% set ns.l = (ns.l, ns.l) %}{% endfor %}{{ {ns.l: 1} }}",
         "{% set ns = namespace(l=[1]) %}{% for i in range(1000) %}{% set ns.l = [ns.l] %}{% endfor %}",
-        "{{ 'x' * 999999999999 }}", "{{ [1] * 9999999999 }}", "{{ '' * 9223372036854775807 }}", "{{ range(9223372036854775807) }}",
-        "{{ '%99999999s' % 'x' }}", "{{ '{:99999999}'.format('x') }}", "{{ 'x'.center(999999999999) }}", "{{ 'x'.zfill(99999999999) }}",
-        "{{ 'x'|indent(99999999999) }}", "{{ [1]|tojson(indent=99999999) }}", "{{ '%.99999f' % 1.5 }}", "{{ [1]|batch(99999999999, 1)|list }}",
+        "{{ 'x' * 999999999999 }}",
+        "{{ [1] * 9999999999 }}",
+        "{{ '' * 9223372036854775807 }}",
+        "{{ range(9223372036854775807) }}",
+        "{{ '%99999999s' % 'x' }}",
+        "{{ '{:99999999}'.format('x') }}",
+        "{{ 'x'.center(999999999999) }}",
+        "{{ 'x'.zfill(99999999999) }}",
+        "{{ 'x'|indent(99999999999) }}",
+        "{{ [1]|tojson(indent=99999999) }}",
+        "{{ '%.99999f' % 1.5 }}",
+        "{{ [1]|batch(99999999999, 1)|list }}",
         "{% set s = 'ab' * 500000 %}{% for i in range(99999) %}{{ s.rfind('ba' * 200000) }}{% endfor %}",
         "{% set s = 'a' * 1000000 %}{% for i in range(99999) %}{{ s[i] }}{{ s|length }}{% endfor %}",
         "{% set s = 'a' * 1000000 %}{% for i in range(99999) %}{% if s == s + '' %}{% endif %}{% endfor %}",
@@ -463,10 +511,13 @@ static void no_template_hangs_or_fills_the_process(void **state) {
         "{% set l = range(99999)|list %}{% for i in l %}{% if 'x' in l %}{% endif %}{% endfor %}",
         "{% set l = range(99999)|list %}{% for i in l %}{{ l|sort(reverse=true)|first }}{% endfor %}",
         "{% for i in range(99999) %}{{ range(99999)|unique|list|length }}{% endfor %}",
-        ("{% macro a() %}{{ b() }}{{ b() }}{% endmacro %}{% macro b() %}{{ c() }}{{ c() }}{% endmacro %}{% macro c() %}{{ d(30) }}{% endmacro %}"
-        "{% macro d(n) %}{% if n %}{{ d(n-1) }}{{ d(n-1) }}{{ d(n-1) }}{% endif %}{% endmacro %}{{ a() }}"),
+        ("{% macro a() %}{{ b() }}{{ b() }}{% endmacro %}{% macro b() %}{{ c() }}{{ c() }}{% endmacro %}{% macro c() %}{{ d(30) }}{% "
+         "endmacro %}"
+         "{% macro d(n) %}{% if n %}{{ d(n-1) }}{{ d(n-1) }}{{ d(n-1) }}{% endif %}{% endmacro %}{{ a() }}"),
         "{% macro m(x) %}{{ m(x) }}{% endmacro %}{{ m(1) }}",
-        "{{ f(*range(99999)) }}", "{{ dict(*[range(5000)]) }}", "{{ '{}'.format(*range(9999)) }}",
+        "{{ f(*range(99999)) }}",
+        "{{ dict(*[range(5000)]) }}",
+        "{{ '{}'.format(*range(9999)) }}",
         "{% for x in range(99999) recursive %}{{ loop(range(99999)) }}{% endfor %}",
     };
     for (size_t i = 0; i < sizeof bombs / sizeof *bombs; i++) {
@@ -501,7 +552,8 @@ static void limits_of_the_caller_hold(void **state) {
 /* s = s + x over a long text costs what the text costs, not its square. */
 static void building_a_long_text_piece_by_piece_stays_within_the_region(void **state) {
     (void)state;
-    static const char text[] = "{% set ns = namespace(s='') %}{% for i in range(4000) %}{% set ns.s = ns.s + x %}{% set ns.s = ns.s ~ '\\n' %}{% endfor %}{{ ns.s }}";
+    static const char text[] = "{% set ns = namespace(s='') %}{% for i in range(4000) %}{% set ns.s = ns.s + x %}{% set ns.s = ns.s ~ "
+                               "'\\n' %}{% endfor %}{{ ns.s }}";
     char vars[600] = "{\"x\": \"";
     memset(vars + 7, 'a', 500);
     memcpy(vars + 507, "\"}", 3);
@@ -517,8 +569,9 @@ static void strings_that_share_a_buffer_do_not_see_each_other(void **state) {
     (void)state;
     struct pn_render r;
     struct fo_err e;
-    static const char text[] = "{% set a = 'x' * 2000 %}{% set b = a + '1' * 10 %}{% set c = b + '2' %}{% set d = b + '3' %}{% set e = b ~ '4' %}"
-                               "{{ c[-2:] }}{{ d[-2:] }}{{ e[-2:] }}{{ b[-1:] }}{{ a|length }}{{ (c + c)[-2:] }}";
+    static const char text[] =
+        "{% set a = 'x' * 2000 %}{% set b = a + '1' * 10 %}{% set c = b + '2' %}{% set d = b + '3' %}{% set e = b ~ '4' %}"
+        "{{ c[-2:] }}{{ d[-2:] }}{{ e[-2:] }}{{ b[-1:] }}{{ a|length }}{{ (c + c)[-2:] }}";
     if (render(text, "{}", &r, &e)) fail_msg("%s", e.msg);
     assert_string_equal(r.text, "1213141200012");
     pn_render_done(&r);
@@ -528,8 +581,9 @@ static void every_allocation_may_fail(void **state) {
     (void)state;
     size_t len;
     char *text = read_file(CASES "tools.jinja", &len);
-    static const char vars[] = "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"bos_token\": \"<s>\", \"add_generation_prompt\": true, \"tools\": "
-                               "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": {}}, \"required\": [\"a\"]}}}]}";
+    static const char vars[] =
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"bos_token\": \"<s>\", \"add_generation_prompt\": true, \"tools\": "
+        "[{\"function\": {\"name\": \"f\", \"parameters\": {\"properties\": {\"a\": {}}, \"required\": [\"a\"]}}}]}";
     for (long n = 1;; n++) {
         struct pn_render r = { 0 };
         struct fo_err e;

@@ -66,10 +66,11 @@ static void malformed_json_names_its_place(void **state) {
     static const struct {
         const char *json;
         int line, col;
-    } bad[] = { { "", 1, 1 },          { "[1,]", 1, 4 },      { "[1", 1, 3 },         { "{\"a\" 1}", 1, 6 },   { "{a:1}", 1, 2 },      { "[1]\n x", 2, 2 },
-                { "\"abc", 1, 1 },     { "\"\\x\"", 1, 3 },   { "\"\\u12g4\"", 1, 6 }, { "01", 1, 1 },          { "1.", 1, 1 },         { "1e", 1, 1 },
-                { "-", 1, 1 },         { "nul", 1, 1 },       { "NaN", 1, 1 },        { "[1}", 1, 3 },         { "{\"a\":1,}", 1, 8 }, { "\"a\nb\"", 1, 3 },
-                { "\"\xff\"", 1, 1 },  { "\"\xed\xa0\x80\"", 1, 1 }, { "'a'", 1, 1 }, { "\"\\", 1, 1 }, { "{\"a\"", 1, 5 } };
+    } bad[] = { { "", 1, 1 },        { "[1,]", 1, 4 },       { "[1", 1, 3 },       { "{\"a\" 1}", 1, 6 },   { "{a:1}", 1, 2 },
+                { "[1]\n x", 2, 2 }, { "\"abc", 1, 1 },      { "\"\\x\"", 1, 3 },  { "\"\\u12g4\"", 1, 6 }, { "01", 1, 1 },
+                { "1.", 1, 1 },      { "1e", 1, 1 },         { "-", 1, 1 },        { "nul", 1, 1 },         { "NaN", 1, 1 },
+                { "[1}", 1, 3 },     { "{\"a\":1,}", 1, 8 }, { "\"a\nb\"", 1, 3 }, { "\"\xff\"", 1, 1 },    { "\"\xed\xa0\x80\"", 1, 1 },
+                { "'a'", 1, 1 },     { "\"\\", 1, 1 },       { "{\"a\"", 1, 5 } };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         struct fo_region r;
         struct pn_value *v = NULL;
@@ -158,8 +159,12 @@ static void numbers_compare_exactly_across_types(void **state) {
     struct pn_value *v;
     struct fo_err e;
     fo_region_init(&r, 1 << 20);
-    assert_int_equal(parse(&r, "[-99999999999999999999, -9223372036854775808, -2.5, -2, 0, 1.5, 2, 9007199254740993, 9223372036854775807, 9.3e18, "
-                               "18446744073709551616, 1e30]", &v, &e), 0);
+    assert_int_equal(
+        parse(&r,
+              "[-99999999999999999999, -9223372036854775808, -2.5, -2, 0, 1.5, 2, 9007199254740993, 9223372036854775807, 9.3e18, "
+              "18446744073709551616, 1e30]",
+              &v, &e),
+        0);
     for (size_t i = 0; i < v->list->n; i++)
         for (size_t k = 0; k < v->list->n; k++) {
             int c = pn_key_cmp(v->list->v[i], v->list->v[k]);
@@ -199,7 +204,9 @@ static void utf8_is_checked_and_counted_by_character(void **state) {
         bool whole = cut == 1 || cut == 3 || cut == 6;
         assert_int_equal(pn_utf8_valid(text, cut) == cut, whole);
     }
-    static const char *const bad[] = { "\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff" };
+    static const char *const bad[] = {
+        "\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff"
+    };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) assert_int_equal(pn_utf8_valid(bad[i], strlen(bad[i])), 0);
 }
 
@@ -214,14 +221,16 @@ static void weight_grows_with_every_place_a_value_is_in(void **state) {
         assert_int_equal(pn_list_new(&r, pair, 2, PN_SEQ_LIST, &v, &e), 0);
     }
     assert_true(pn_value_weight(v) == UINT64_MAX);
-    for (int i = 100; i < PN_DEPTH_VALUE; i++) assert_int_equal(pn_list_new(&r, &(struct pn_value){ v.kind, .list = v.list }, 1, PN_SEQ_LIST, &v, &e), 0);
+    for (int i = 100; i < PN_DEPTH_VALUE; i++)
+        assert_int_equal(pn_list_new(&r, &(struct pn_value){ v.kind, .list = v.list }, 1, PN_SEQ_LIST, &v, &e), 0);
     assert_int_equal(pn_list_new(&r, &v, 1, PN_SEQ_LIST, &v, &e), FO_ELIMIT);
     fo_region_done(&r);
 }
 
 static void reading_json_survives_any_failed_allocation(void **state) {
     (void)state;
-    static const char json[] = "{\"a\":[1,2.5,\"x\",99999999999999999999],\"b\":{\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,\"j\":1,\"k\":1,\"c\":2}}";
+    static const char json[] = "{\"a\":[1,2.5,\"x\",99999999999999999999],\"b\":{\"c\":1,\"d\":1,\"e\":1,\"f\":1,\"g\":1,\"h\":1,\"i\":1,"
+                               "\"j\":1,\"k\":1,\"c\":2}}";
     for (long n = 1;; n++) {
         struct fo_region r;
         struct pn_value *v;

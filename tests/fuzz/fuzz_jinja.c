@@ -12,11 +12,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 #define MARK "\xee\x84\xa3" /* U+E123 */
 
-static const char vars[] = "{\"messages\":[{\"role\":\"system\",\"content\":\"s" MARK "\"},{\"role\":\"user\",\"content\":\" a" MARK "b \"},"
-                           "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f" MARK "\",\"arguments\":{\"k" MARK
-                           "\":[1,2.5,true,{\"z\":\"" MARK "\"}]}}}]},{\"role\":\"tool\",\"content\":\"" MARK "\"}],"
-                           "\"tools\":[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"k\":{\"type\":\"string\"}}}}}],"
-                           "\"s\":\"" MARK "abc\",\"l\":[3,1,2],\"d\":{\"a\":1,\"b\":\"" MARK "\"},\"n\":null,\"i\":7,\"t\":true}";
+static const char vars[] =
+    "{\"messages\":[{\"role\":\"system\",\"content\":\"s" MARK "\"},{\"role\":\"user\",\"content\":\" a" MARK "b \"},"
+    "{\"role\":\"assistant\",\"content\":null,\"tool_calls\":[{\"function\":{\"name\":\"f" MARK "\",\"arguments\":{\"k" MARK
+    "\":[1,2.5,true,{\"z\":\"" MARK "\"}]}}}]},{\"role\":\"tool\",\"content\":\"" MARK "\"}],"
+    "\"tools\":[{\"function\":{\"name\":\"f\",\"parameters\":{\"properties\":{\"k\":{\"type\":\"string\"}}}}}],"
+    "\"s\":\"" MARK "abc\",\"l\":[3,1,2],\"d\":{\"a\":1,\"b\":\"" MARK "\"},\"n\":null,\"i\":7,\"t\":true}";
 
 /* Whether the template itself can make the character, by an escape or by its number. */
 static bool may_make_it(const uint8_t *data, size_t size) {
@@ -27,7 +28,8 @@ static void check(const struct pn_render *r, bool must_be_users) {
     if (r->text[r->len] != '\0') abort();
     for (size_t i = 0; i < r->len; i++) {
         if (r->user[i] > 1) abort();
-        if (must_be_users && i + 3 <= r->len && memcmp(r->text + i, MARK, 3) == 0 && !(r->user[i] & r->user[i + 1] & r->user[i + 2])) abort();
+        if (must_be_users && i + 3 <= r->len && memcmp(r->text + i, MARK, 3) == 0 && !(r->user[i] & r->user[i + 1] & r->user[i + 2]))
+            abort();
     }
 }
 
@@ -47,7 +49,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fo_region_init(&r, 1 << 21);
     if (pn_value_from_json(&r, vars, sizeof vars - 1, &v, &e)) abort();
     all = *v;
-    if (cut && pn_value_from_json(&r, (const char *)cut + 1, size - len - 1, &x, &e) == 0 && pn_dict_with(&r, *v, "x", *x, &all, &e)) abort();
+    if (cut && pn_value_from_json(&r, (const char *)cut + 1, size - len - 1, &x, &e) == 0 && pn_dict_with(&r, *v, "x", *x, &all, &e))
+        abort();
     if (pn_jinja_render(j, &r, &all, &limits, &out, &e) == 0) {
         check(&out, !may_make_it(data, len));
         pn_render_done(&out);

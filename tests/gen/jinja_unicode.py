@@ -39,11 +39,11 @@ struct run {{
 }};
 
 static const struct run to_upper[] = {{
-{rows(runs(up), "{ 0x%X, 0x%X, %d, %d },", 5)}
+{rows(runs(up), "{ 0x%X, 0x%X, %d, %d },", 4)}
 }};
 
 static const struct run to_lower[] = {{
-{rows(runs(low), "{ 0x%X, 0x%X, %d, %d },", 5)}
+{rows(runs(low), "{ 0x%X, 0x%X, %d, %d },", 4)}
 }};
 
 uint32_t pn_char_case(uint32_t c, bool upper) {{
