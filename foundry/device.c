@@ -7,17 +7,20 @@
 
 #include "foundry/base/err.h"
 #include "foundry/cpu/kernels.h"
+#include "foundry/sim/sim.h"
 
 struct backend {
     const char *kind;
-    /* Writes up to cap dies and returns how many; none: why not, in one line. */
+    /* Writes up to cap dies and returns how many; none: why not, in one line, "" = not worth one. */
     int (*probe)(struct fo_die *ret, int cap, char *why, size_t why_size);
     int (*open)(const char *address, const struct fo_device_opts *opts, struct fo_device **ret, struct fo_err *e);
     const char *(*isa)(const struct fo_device *d); /* NULL: has none */
+    bool made_up;                                  /* no hardware: no build is named for it */
 };
 
 static const struct backend backends[] = {
-    { "cpu", fo_cpu_probe, fo_cpu_open, fo_cpu_isa },
+    { "cpu", fo_cpu_probe, fo_cpu_open, fo_cpu_isa, false },
+    { "sim", fo_sim_probe, fo_sim_open, NULL, true },
 };
 enum { N_BACKENDS = sizeof backends / sizeof backends[0] };
 
@@ -29,7 +32,7 @@ int fo_device_probe(struct fo_die *ret, int cap, char *why, size_t why_size) {
         char line[160] = "";
         int found = backends[i].probe(ret + n, cap - n, line, sizeof line);
         n += found;
-        if (found || !why || at >= why_size) continue;
+        if (found || !line[0] || !why || at >= why_size) continue;
         int len = snprintf(why + at, why_size - at, "%s: %s\n", backends[i].kind, line);
         at += len > 0 ? (size_t)len : 0;
     }
@@ -41,7 +44,14 @@ int fo_device_open(const char *kind, const char *address, const struct fo_device
     char names[128] = "";
     size_t at = 0;
     for (int i = 0; i < N_BACKENDS; i++) {
-        if (strcmp(kind, backends[i].kind) == 0) return backends[i].open(address ? address : "", opts ? opts : &defaults, ret, e);
+        if (strcmp(kind, backends[i].kind) == 0) {
+            struct fo_device *d;
+            if (!opts) opts = &defaults;
+            if (backends[i].open(address ? address : "", opts, &d, e)) return e->code;
+            if (opts->name) snprintf(d->die.name, sizeof d->die.name, "%s", opts->name);
+            *ret = d;
+            return FO_OK;
+        }
         int len = snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "", backends[i].kind);
         at += len > 0 && (size_t)len < sizeof names - at ? (size_t)len : 0;
     }
@@ -53,7 +63,13 @@ void fo_device_close(struct fo_device *d) {
 }
 
 const char *fo_device_build_backend(void) {
-    return backends[N_BACKENDS - 1].kind;
+    int i = N_BACKENDS - 1;
+    while (backends[i].made_up) i--;
+    return backends[i].kind;
+}
+
+uint32_t fo_device_contexts(struct fo_device *d) {
+    return d->contexts ? d->contexts(d) : 0;
 }
 
 const char *fo_device_isa(const struct fo_device *d) {

@@ -18,7 +18,7 @@ struct fo_attn_batch;
 struct fo_die {
     char name[32];         /* "cpu" or what the manifest calls it */
     char kind[16];         /* "cpu", "cuda", "tt", "metal", "sim" */
-    char address[32];      /* stable address (PCI), "" for cpu */
+    char address[32];      /* stable address (PCI; sim: its name), "" for cpu */
     char model[64];        /* "AMD EPYC 7B13", "Tesla K80" */
     uint64_t memory_bytes; /* total */
 };
@@ -27,7 +27,10 @@ struct fo_device_opts {
     int n_threads;   /* cpu: 0 = all that affinity and quota allow */
     const char *isa; /* cpu: "auto" (or NULL), "scalar", "avx2", "avx512": the highest overlay to use; the environment variable
                         PANTHEON_ISA wins. One that this CPU lacks is an error. */
-    bool exact;      /* cpu: reference kernels on dequantised weights, f32 activations: the definition of every result */
+    bool exact;      /* cpu, sim: reference kernels on dequantised weights, f32 activations: the definition of every result */
+    const char *name;      /* what the die is called in messages (die.name); NULL = the backend's own word */
+    uint64_t memory_bytes; /* sim: its size; 0 = as PANTHEON_SIM says */
+    const char *script;    /* sim: its faults (foundry/sim/README.md); NULL = none, or as PANTHEON_SIM says */
 };
 
 /* The flat table. Every address is the device's own; `bytes` never 0. Compute slots return 0 or FO_ELOST/FO_EUNSUPPORTED with
@@ -38,11 +41,16 @@ struct fo_device {
     void *priv; /* the backend's own state */
 
     void (*close)(struct fo_device *d);
+    /* FO_ELOST while the die is lost: asking again is how one learns that it came back. What was allocated before is gone then (ops on
+     * it give FO_ELOST for good) but is still to be freed. */
     int (*memory)(struct fo_device *d, uint64_t *ret_total, uint64_t *ret_free, struct fo_err *e);
     int (*alloc)(struct fo_device *d, uint64_t bytes, void **ret, struct fo_err *e); /* aligned to 4096; zeroed or untouched pages */
     void (*free)(struct fo_device *d, void *block, uint64_t bytes);
     int (*upload)(struct fo_device *d, void *dst, const void *host, uint64_t bytes, struct fo_err *e);
     int (*download)(struct fo_device *d, void *host, const void *src, uint64_t bytes, struct fo_err *e);
+    /* Contexts that this process holds on the die: 0 once nothing is allocated and no stream is open, so that it may idle. NULL on
+     * a device without such a thing. */
+    uint32_t (*contexts)(struct fo_device *d);
     bool weights_in_place; /* weights may stay in the mapped file (cpu): no upload, `data` points into the map */
     bool exact;            /* opened with fo_device_opts.exact: a model then keeps its KV in f32 unless told otherwise */
     /* Whether this device serves an op on weights of a type; asked at load for every tensor. */
@@ -79,12 +87,15 @@ struct fo_stream {
  * backend that found none, for the start-up message. */
 int fo_device_probe(struct fo_die *ret, int cap, char *why, size_t why_size);
 
-/* Opens a die by kind (and address). FO_EUNSUPPORTED names the backends of this build. */
+/* Opens a die by kind (and address; of a sim die: its name). FO_EUNSUPPORTED names the backends of this build. */
 int fo_device_open(const char *kind, const char *address, const struct fo_device_opts *opts, struct fo_device **ret, struct fo_err *e);
 void fo_device_close(struct fo_device *d); /* NULL is allowed; all streams are closed before */
 
 /* "cpu", "cuda", ...: the accelerator backend this binary was built for ("cpu" = none). */
 const char *fo_device_build_backend(void);
+
+/* As the slot; 0 without one. */
+uint32_t fo_device_contexts(struct fo_device *d);
 
 /* "avx2", "avx512", "scalar": the overlay an open cpu device uses; "" for others. */
 const char *fo_device_isa(const struct fo_device *d);
