@@ -203,7 +203,7 @@ static int die(const char *from, const char *end, struct fo_sim_die *ret, struct
         return fo_fail(e, FO_EINVAL, "PANTHEON_SIM: '%.*s' is no name: 1 to %d letters, digits, '.', '_' or '-'",
                        (int)(colon - from < 64 ? colon - from : 64), from, FO_SIM_MAX_NAME - 1);
     const char *comma = memchr(colon, ',', (size_t)(end - colon)), *stop = comma ? comma : end;
-    char size[24];
+    char size[40];
     snprintf(size, sizeof size, "%.*s", (int)(stop - colon - 1 < 32 ? stop - colon - 1 : 32), colon + 1);
     struct fo_sim_die d = { .script = comma ? comma + 1 : end, .script_len = comma ? (size_t)(end - comma - 1) : 0 };
     memcpy(d.name, from, (size_t)(colon - from));
