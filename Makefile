@@ -85,7 +85,7 @@ $(B)/tests/support.a: $(HELPERS)
 
 # --- rules -----------------------------------------------------------------------------------
 $(B)/foundry/cpu/avx2.o $(B)/foundry/cpu/avx2_rows.o: ISA := -mavx2 -mfma -mf16c
-$(B)/tests/support/avx512_emulated.o: ISA := -mavx2 -mfma -mf16c -Wno-psabi
+$(B)/tests/support/avx512_emulated.o: ISA := -mavx2 -mfma -mf16c -O1 -g1 -fno-sanitize=undefined -Wno-psabi
 $(B)/foundry/cpu/avx512.o: ISA := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512vbmi
 $(B)/foundry/%.o: $(FOUNDRY)/%.c $(B)/.flags
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) -c -o $@ $<

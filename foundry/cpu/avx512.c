@@ -7,14 +7,16 @@
 
 #if defined(FO_EMULATE_AVX512) || (defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && \
                                    defined(__AVX512VNNI__) && defined(__AVX512VBMI__))
-#ifndef FO_EMULATE_AVX512
-#include <immintrin.h>
-#endif
 #include <string.h>
 
 #include "foundry/quant.h"
 
+#ifdef FO_EMULATE_AVX512
+#define INLINE static __attribute__((noinline)) /* an emulated instruction is dozens of lines: one copy of each template will do */
+#else
+#include <immintrin.h>
 #define INLINE static inline __attribute__((always_inline))
+#endif
 #define EACH(X) X(0) X(1) X(2) X(3)
 _Static_assert(FO_TILE == 4, "EACH has four");
 

@@ -212,9 +212,8 @@ static double magnitude(enum fo_dtype type, const unsigned char *w, const struct
         if (a->type == FO_Q8_0) x = fo_act_q8_0(a, t).q[i] * (double)fo_act_q8_0(a, t).d[i / 32];
         if (a->type == FO_Q8_K) x = fo_act_q8_k(a, t).q[i] * (double)fo_act_q8_k(a, t).d[i / 256];
         const unsigned char *block = w + i / info->block * info->block_bytes;
-        uint16_t d, m;
-        memcpy(&d, block + (type == FO_Q6_K ? 208 : 0), 2);
-        memcpy(&m, block + 2, 2);
+        uint16_t d = 0, m = 0;
+        if (info->block > 1) memcpy(&d, block, 2), memcpy(&m, block + 2, 2); /* read as scales below only where they are */
         if (type == FO_Q4_0) part = 8 * fabs((double)fo_f16_to_f32(d));
         if (type == FO_Q4_1) part = fabs((double)fo_f16_to_f32(m));
         if (type == FO_Q4_K || type == FO_Q5_K) part = 63 * fabs((double)fo_f16_to_f32(m));
