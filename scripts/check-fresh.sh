@@ -25,9 +25,9 @@ rm -rf --one-file-system "$root"
 cp -a "$base" "$root"
 # packages come from wherever this machine gets them: its own client settings
 cp -a /etc/apt/sources.list* /etc/apt/apt.conf.d /etc/apt/trusted.gpg.d "$root/etc/apt/" 2>/dev/null || true
-cp -aL /etc/resolv.conf /etc/hosts "$root/etc/"
+cp -L --remove-destination /etc/resolv.conf /etc/hosts "$root/etc/"
 [ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$root/etc/"
-cp -aL /etc/ssl/certs/. "$root/etc/ssl/certs/"
+cp -L --remove-destination /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
 [ ! -d /usr/local/share/ca-certificates ] || cp -a /usr/local/share/ca-certificates "$root/usr/local/share/"
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
