@@ -87,12 +87,20 @@ int pn_key_refuse(const struct fo_gguf *g, const char *arch, const char *suffix,
 
 /* --- tensors --- */
 
-int pn_bind_init(struct pn_bind *b, const struct fo_gguf *g, struct fo_device *dev, struct fo_region *region, struct fo_err *e) {
-    size_t n = fo_gguf_n_tensors(g);
-    struct pn_bound *bound = n ? fo_region_array(region, n, sizeof *bound) : NULL;
-    if (n && !bound) return fo_fail(e, FO_ENOMEM, "no memory to bind %zu tensors", n);
-    *b = (struct pn_bind){ .g = g, .dev = dev, .region = region, .bound = bound };
+int pn_bind_init(struct pn_bind *b, const struct fo_gguf *g, const struct pn_bind_die *dies, int n_dies, struct fo_region *region,
+                 struct fo_err *e) {
+    size_t n = fo_gguf_n_tensors(g) + 1;
+    struct pn_bound *bound = fo_region_array(region, n, sizeof *bound);
+    if (!bound) return fo_fail(e, FO_ENOMEM, "no memory to bind %zu tensors", n);
+    *b = (struct pn_bind){ .g = g, .dies = dies, .n_dies = n_dies, .region = region, .bound = bound };
     return FO_OK;
+}
+
+static int die_of(const struct pn_bind *b, int layer) {
+    if (layer == PN_AT_OUTPUT) return b->n_dies - 1;
+    int die = 0;
+    while (die + 1 < b->n_dies && layer >= b->dies[die].end_layer) die++;
+    return die;
 }
 
 static const struct fo_gguf_tensor *find(const struct pn_bind *b, int layer, const char *suffix, char name[KEY_MAX]) {
@@ -129,22 +137,26 @@ static int check_aligned(const struct fo_gguf_tensor *t, const char *name, struc
                    fo_dtype_name(t->t.type), (unsigned long long)t->offset, (unsigned long long)align);
 }
 
-static int bind(struct pn_bind *b, const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, struct fo_tensor *ret,
+static int bind(struct pn_bind *b, int layer, const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, struct fo_tensor *ret,
                 struct fo_err *e) {
     if (check_shape(t, name, ne0, ne1, e) || check_aligned(t, name, e)) return e->code;
-    if (b->n_bound >= fo_gguf_n_tensors(b->g)) return fo_fail(e, FO_EINTERNAL, "tensor %s is bound twice", name);
-    b->bound[b->n_bound++] = (struct pn_bound){ .field = ret, .src = t };
+    if (b->n_bound - b->n_again >= fo_gguf_n_tensors(b->g)) return fo_fail(e, FO_EINTERNAL, "tensor %s is bound twice", name);
+    b->bound[b->n_bound++] = (struct pn_bound){ .field = ret, .src = t, .layer = layer, .die = die_of(b, layer) };
     if (ret) *ret = t->t;
     return FO_OK;
 }
 
-static int matrix(struct pn_bind *b, const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, struct fo_tensor *ret,
-                  struct fo_err *e) {
+static int check_served(const struct pn_bind *b, int layer, const struct fo_gguf_tensor *t, const char *name, struct fo_err *e) {
     const struct fo_dtype_info *type = fo_dtype_info(t->t.type);
-    if (!type || !type->to_f32 || !b->dev->serves(b->dev, t->t.type))
-        return fo_fail(e, FO_EUNSUPPORTED, "tensor %s has the type %s, which %s", name, fo_dtype_name(t->t.type),
-                       type && type->to_f32 ? "this device does not serve" : "this build does not serve");
-    if (bind(b, t, name, ne0, ne1, ret, e)) return e->code;
+    struct fo_device *dev = b->dies[die_of(b, layer)].dev;
+    if (type && type->to_f32 && dev->serves(dev, t->t.type)) return FO_OK;
+    return fo_fail(e, FO_EUNSUPPORTED, "tensor %s has the type %s, which %s", name, fo_dtype_name(t->t.type),
+                   type && type->to_f32 ? "this device does not serve" : "this build does not serve");
+}
+
+static int matrix(struct pn_bind *b, int layer, const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, struct fo_tensor *ret,
+                  struct fo_err *e) {
+    if (check_served(b, layer, t, name, e) || bind(b, layer, t, name, ne0, ne1, ret, e)) return e->code;
     if (ne0 > b->max_k) b->max_k = ne0;
     return FO_OK;
 }
@@ -158,7 +170,7 @@ int pn_bind_matrix(struct pn_bind *b, int layer, const char *suffix, int64_t ne0
     char name[KEY_MAX];
     const struct fo_gguf_tensor *t = find(b, layer, suffix, name);
     if (!t) return fo_fail(e, FO_EFORMAT, "tensor %s is missing", name);
-    return matrix(b, t, name, ne0, ne1, ret, e);
+    return matrix(b, layer, t, name, ne0, ne1, ret, e);
 }
 
 int pn_bind_vector(struct pn_bind *b, int layer, const char *suffix, int64_t n, struct fo_tensor *ret, struct fo_err *e) {
@@ -166,7 +178,7 @@ int pn_bind_vector(struct pn_bind *b, int layer, const char *suffix, int64_t n, 
     const struct fo_gguf_tensor *t = find(b, layer, suffix, name);
     if (!t) return fo_fail(e, FO_EFORMAT, "tensor %s is missing", name);
     if (vector_type(t, name, e)) return e->code;
-    return bind(b, t, name, n, 1, ret, e);
+    return bind(b, layer, t, name, n, 1, ret, e);
 }
 
 int pn_bind_matrix_opt(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e) {
@@ -183,9 +195,23 @@ int pn_bind_vector_opt(struct pn_bind *b, int layer, const char *suffix, int64_t
     return FO_OK;
 }
 
+int pn_bind_tied(struct pn_bind *b, const char *name, struct fo_tensor *ret, struct fo_err *e) {
+    size_t i = 0;
+    while (i < b->n_bound && b->bound[i].src != fo_gguf_tensor(b->g, name)) i++;
+    if (i == b->n_bound || b->n_again) return fo_fail(e, FO_EINTERNAL, "tensor %s is tied before it is bound, or is the second that is tied", name);
+    struct pn_bound *first = &b->bound[i], *t = &b->bound[b->n_bound];
+    *t = (struct pn_bound){ .field = ret, .src = first->src, .layer = PN_AT_OUTPUT, .die = die_of(b, PN_AT_OUTPUT), .again = true };
+    if (check_served(b, PN_AT_OUTPUT, t->src, name, e)) return e->code;
+    if (t->die == first->die) t->first = first;
+    *ret = t->src->t;
+    b->n_bound++;
+    b->n_again++;
+    return FO_OK;
+}
+
 int pn_bind_host_vector_opt(struct pn_bind *b, const char *name, int64_t n, const float **ret, struct fo_err *e) {
     const struct fo_gguf_tensor *t = fo_gguf_tensor(b->g, name);
-    if (t && (vector_type(t, name, e) || bind(b, t, name, n, 1, NULL, e))) return e->code;
+    if (t && (vector_type(t, name, e) || bind(b, PN_AT_INPUT, t, name, n, 1, NULL, e))) return e->code;
     *ret = t ? t->t.data : NULL;
     return FO_OK;
 }
@@ -197,7 +223,7 @@ static int by_src(const void *a, const void *b) {
 
 int pn_bind_complete(const struct pn_bind *b, const char *arch, struct fo_err *e) {
     size_t n = fo_gguf_n_tensors(b->g);
-    if (b->n_bound == n) return FO_OK;
+    if (b->n_bound - b->n_again == n) return FO_OK;
     qsort(b->bound, b->n_bound, sizeof *b->bound, by_src);
     for (size_t i = 0; i < n; i++) {
         struct pn_bound key = { .src = fo_gguf_tensor_at(b->g, i) };
@@ -208,10 +234,38 @@ int pn_bind_complete(const struct pn_bind *b, const char *arch, struct fo_err *e
     return fo_fail(e, FO_EINTERNAL, "%zu tensors are bound of %zu", b->n_bound, n);
 }
 
-int pn_bind_layout(struct pn_bind *b, struct fo_arena *a, struct fo_err *e) {
-    for (size_t i = 0; i < b->n_bound; i++)
-        if (b->bound[i].field && fo_arena_take(a, b->bound[i].src->bytes, 64, &b->bound[i].offset, e)) return e->code;
+static int take(struct fo_arena *a, const struct pn_bound *t, uint64_t *ret_offset, struct fo_err *e) {
+    return fo_arena_take(a, (t->src->bytes + 63) & ~(uint64_t)63, 64, ret_offset, e); /* a file's tensor is far from 2^64 bytes */
+}
+
+int pn_bind_layout(struct pn_bind *b, int die, struct fo_arena *a, struct fo_err *e) {
+    for (size_t i = 0; i < b->n_bound; i++) {
+        struct pn_bound *t = &b->bound[i];
+        if (!t->field || t->die != die) continue;
+        if (t->first)
+            t->offset = t->first->offset; /* bound before, laid out before */
+        else if (take(a, t, &t->offset, e))
+            return e->code;
+    }
     return FO_OK;
+}
+
+uint64_t pn_bind_layer_bytes(const struct pn_bind *b, int layer, uint64_t *ret_again) {
+    struct fo_arena own, again;
+    uint64_t ignored;
+    struct fo_err e; /* measuring always succeeds */
+    fo_arena_init_measure(&own);
+    fo_arena_init_measure(&again);
+    for (size_t i = 0; i < b->n_bound; i++) {
+        const struct pn_bound *t = &b->bound[i];
+        if (t->field && t->layer == layer) take(t->again ? &again : &own, t, &ignored, &e);
+    }
+    if (ret_again) *ret_again = (again.used + 63) & ~(uint64_t)63;
+    return (own.used + 63) & ~(uint64_t)63; /* redzones of debug builds have other sizes */
+}
+
+uint64_t pn_bind_chunk_bytes(void) {
+    return UPLOAD_CHUNK_BYTES;
 }
 
 /* Gives the file's pages behind [p, p + n) back: they are clean and were read once. */
@@ -221,14 +275,15 @@ static void drop_pages(const unsigned char *p, uint64_t n) {
     if (hi > lo) madvise((void *)lo, hi - lo, MADV_DONTNEED);
 }
 
-int pn_bind_upload(struct pn_bind *b, unsigned char *block, struct fo_err *e) {
+int pn_bind_upload(struct pn_bind *b, int die, unsigned char *block, struct fo_err *e) {
+    struct fo_device *dev = b->dies[die].dev;
     for (size_t i = 0; i < b->n_bound; i++) {
         struct pn_bound *t = &b->bound[i];
-        if (!t->field) continue;
+        if (!t->field || t->die != die) continue;
         const unsigned char *from = t->src->t.data;
-        for (uint64_t at = 0, n; at < t->src->bytes; at += n) {
+        for (uint64_t at = 0, n; at < t->src->bytes && !t->first; at += n) {
             n = t->src->bytes - at < UPLOAD_CHUNK_BYTES ? t->src->bytes - at : UPLOAD_CHUNK_BYTES;
-            if (b->dev->upload(b->dev, block + t->offset + at, from + at, n, e)) return e->code;
+            if (dev->upload(dev, block + t->offset + at, from + at, n, e)) return e->code;
             if (fo_gguf_map(b->g)) drop_pages(from + at, n);
         }
         t->field->data = block + t->offset;

@@ -26,23 +26,37 @@ int pn_key_f32_opt(const struct fo_gguf *g, const char *arch, const char *suffix
 int pn_key_refuse(const struct fo_gguf *g, const char *arch, const char *suffix, struct fo_err *e);
 
 /* --- tensors --- */
+
+/* Where a tensor belongs: a layer, or before the first or behind the last one, on these layers' dies. */
+enum { PN_AT_INPUT = -1, PN_AT_OUTPUT = -2 };
+
 struct pn_bound {
     struct fo_tensor *field; /* NULL: read by the host alone, not placed */
     const struct fo_gguf_tensor *src;
-    uint64_t offset; /* in the weights' block, once laid out */
+    int layer, die;
+    struct pn_bound *first; /* of a tensor used in two places: its other use, when that is on the same die and serves both */
+    bool again;             /* the second use */
+    uint64_t offset;        /* in the die's block of weights, once laid out */
+};
+struct pn_bind_die {
+    struct fo_device *dev;
+    int end_layer; /* it has the layers from the end of the one before to this */
 };
 struct pn_bind {
     const struct fo_gguf *g;
-    struct fo_device *dev;
+    const struct pn_bind_die *dies; /* [n_dies] */
+    int n_dies;
     struct fo_region *region; /* of the model: what bind functions allocate lives as long */
-    struct pn_bound *bound;   /* [fo_gguf_n_tensors] */
-    size_t n_bound;
-    int64_t max_k;            /* longest row of any matrix: what the stream must be able to hold */
+    struct pn_bound *bound;   /* [fo_gguf_n_tensors + 1] */
+    size_t n_bound, n_again;
+    int64_t max_k;            /* longest row of any matrix: what the streams must be able to hold */
 };
 
-int pn_bind_init(struct pn_bind *b, const struct fo_gguf *g, struct fo_device *dev, struct fo_region *region, struct fo_err *e);
+/* `dies` is the caller's, as long as the bind. */
+int pn_bind_init(struct pn_bind *b, const struct fo_gguf *g, const struct pn_bind_die *dies, int n_dies, struct fo_region *region,
+                 struct fo_err *e);
 
-/* Name is "blk.<layer>.<suffix>", or the bare suffix when layer is -1. A matrix [ne1][ne0] has any type that the device serves; a
+/* Name is "blk.<layer>.<suffix>", or the bare suffix at the input or output. A matrix [ne1][ne0] has any type that its die serves; a
  * vector is F32. FO_EFORMAT (missing, other shape) and FO_EUNSUPPORTED (type) name the tensor, what was found and what was expected.
  * Each tensor is bound once. */
 int pn_bind_matrix(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e);
@@ -50,13 +64,22 @@ int pn_bind_vector(struct pn_bind *b, int layer, const char *suffix, int64_t n, 
 /* As above; an absent tensor leaves ret->data NULL and is no error. */
 int pn_bind_matrix_opt(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e);
 int pn_bind_vector_opt(struct pn_bind *b, int layer, const char *suffix, int64_t n, struct fo_tensor *ret, struct fo_err *e);
+/* A matrix that was bound at the input, used at the output too (tied embeddings): on another die it is placed there a second time. At
+ * most one in a model. */
+int pn_bind_tied(struct pn_bind *b, const char *name, struct fo_tensor *ret, struct fo_err *e);
 /* An F32 vector for the host alone (it stays in the map): NULL when absent. */
 int pn_bind_host_vector_opt(struct pn_bind *b, const char *name, int64_t n, const float **ret, struct fo_err *e);
 
 /* FO_EUNSUPPORTED naming a tensor of the file that nothing was bound to: the model has a part that this family's forward lacks. */
 int pn_bind_complete(const struct pn_bind *b, const char *arch, struct fo_err *e);
 
-/* The weights' layout, in the order of binding; the arena may be measuring. */
-int pn_bind_layout(struct pn_bind *b, struct fo_arena *a, struct fo_err *e);
-/* Copies every bound tensor to its place in `block` (at most a chunk of the file is resident at a time) and points its field there. */
-int pn_bind_upload(struct pn_bind *b, unsigned char *block, struct fo_err *e);
+/* The layout of a die's weights, in the order of binding; the arena may be measuring. Each tensor takes a multiple of 64 bytes, so sums
+ * are those of the parts. */
+int pn_bind_layout(struct pn_bind *b, int die, struct fo_arena *a, struct fo_err *e);
+/* What pn_bind_layout takes for the tensors of one layer (or PN_AT_INPUT, PN_AT_OUTPUT), and *ret_again (may be NULL) for a second use,
+ * were it on another die. */
+uint64_t pn_bind_layer_bytes(const struct pn_bind *b, int layer, uint64_t *ret_again);
+/* Copies the tensors of a die to their places in `block` (at most a chunk of the file, pn_bind_chunk_bytes, is resident at a time) and
+ * points their fields there. */
+int pn_bind_upload(struct pn_bind *b, int die, unsigned char *block, struct fo_err *e);
+uint64_t pn_bind_chunk_bytes(void);

@@ -65,6 +65,7 @@ static int add_bias(const struct pn_step *s, float *y, const struct fo_tensor *b
 int pn_attn_forward(const struct pn_step *s, const struct pn_attn *w, const struct fo_rope *rope, int layer, struct fo_err *e) {
     const struct pn_hparams *h = s->h;
     const struct pn_buffers *b = &s->buf;
+    int kept = layer - (int)s->first_layer; /* in this die's pages */
     const struct fo_tensor *const qkv[] = { &w->q, &w->k, &w->v };
     float *const out[] = { b->q, b->k, b->v };
     int n = s->n_rows;
@@ -73,8 +74,8 @@ int pn_attn_forward(const struct pn_step *s, const struct pn_attn *w, const stru
         fo_matmul_many(s->stream, qkv, 3, b->h, n, out, e) ||
         add_bias(s, b->q, &w->q_bias, e) || add_bias(s, b->k, &w->k_bias, e) || add_bias(s, b->v, &w->v_bias, e) ||
         fo_rope(s->stream, rope, b->q, s->pos, n, (int)h->n_head, e) || fo_rope(s->stream, rope, b->k, s->pos, n, (int)h->n_head_kv, e) ||
-        fo_kv_store(s->stream, s->kv, b->k, b->v, &s->batch, layer, e) ||
-        fo_attend(s->stream, s->kv, b->q, &s->batch, layer, b->att, e) ||
+        fo_kv_store(s->stream, s->kv, b->k, b->v, &s->batch, kept, e) ||
+        fo_attend(s->stream, s->kv, b->q, &s->batch, kept, b->att, e) ||
         fo_matmul(s->stream, &w->o, b->att, n, b->h, e) || add_bias(s, b->h, &w->o_bias, e) ||
         fo_add(s->stream, b->x, b->h, n, h->n_embd, false, b->x, e))
         return fo_wrap(e, "layer %d, attention", layer);

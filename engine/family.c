@@ -6,6 +6,7 @@
 
 static const struct pn_family *const families[] = {
     &pn_family_llama, /* Llama 1 to 3, Mistral, SmolLM, TinyLlama and whoever else kept the shape */
+    &pn_family_script, /* says what its file tells it: for tests */
 };
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 

@@ -42,15 +42,18 @@ struct pn_buffers {
     float *logits;    /* [logit rows][n_vocab] */
 };
 
-/* One call of the forward pass: some tokens of some sequences, one row a token. */
+/* One call of the forward pass: some tokens of some sequences, one row a token, through the layers [first_layer, end_layer) of one die.
+ * The die of layer 0 begins with the embedding, the one of the last layer ends with the logits; between dies the model carries buf.x. */
 struct pn_step {
     struct fo_stream *stream;
+    uint32_t first_layer, end_layer;
     const struct pn_hparams *h;
-    const struct fo_kv_geom *kv;
+    const struct fo_kv_geom *kv; /* of this die: its layer 0 is first_layer */
     int n_rows;
     const int32_t *ids;          /* [n_rows] */
     const int32_t *pos;          /* [n_rows] */
     struct fo_attn_batch batch;  /* which rows are whose */
+    const int32_t *const *tokens; /* [batch.n_seqs] each sequence from its start, the rows of this step included: [pos + n] */
     const int32_t *wanted;       /* [n_wanted] rows whose logits are asked for, ascending */
     int n_wanted;
     struct pn_buffers buf;
@@ -75,4 +78,4 @@ const struct pn_family *pn_family_find(const char *arch, size_t len);
 /* "llama, ...": the architectures of this build, for refusals. Returns `out`. */
 const char *pn_family_list(char *out, size_t size);
 
-extern const struct pn_family pn_family_llama;
+extern const struct pn_family pn_family_llama, pn_family_script;

@@ -7,32 +7,39 @@
 #include "foundry/base/err.h"
 
 uint32_t pn_kv_pages(const struct pn_kv *kv, uint32_t n_tokens) {
-    uint32_t page = (uint32_t)kv->geom.page_tokens;
-    return n_tokens / page + (n_tokens % page != 0);
+    return n_tokens / kv->page_tokens + (n_tokens % kv->page_tokens != 0);
 }
 
-int pn_kv_layout(struct pn_kv *kv, struct fo_arena *host, struct fo_arena *device, unsigned char *device_block, struct fo_err *e) {
-    uint64_t bytes, off;
-    if (kv->geom.n_pages > UINT32_MAX)
-        return fo_fail(e, FO_ELIMIT, "%llu pages of KV are more than this build can count", (unsigned long long)kv->geom.n_pages);
-    if (__builtin_mul_overflow(fo_kv_page_bytes(&kv->geom), kv->geom.n_pages, &bytes))
-        return fo_fail(e, FO_ELIMIT, "%llu pages of KV pass 2^64 bytes", (unsigned long long)kv->geom.n_pages);
-    if (fo_arena_take(device, bytes, 64, &off, e)) return e->code;
-    kv->geom.pool = device_block ? device_block + off : NULL;
-    if (fo_arena_take(host, kv->geom.n_pages * sizeof *kv->free_pages, _Alignof(uint32_t), &off, e)) return e->code;
+int pn_kv_layout(struct pn_kv *kv, struct fo_arena *host, struct fo_err *e) {
+    uint64_t off;
+    if (kv->n_pages > UINT32_MAX)
+        return fo_fail(e, FO_ELIMIT, "%llu pages of KV are more than this build can count", (unsigned long long)kv->n_pages);
+    if (fo_arena_take(host, kv->n_pages * sizeof *kv->free_pages, _Alignof(uint32_t), &off, e)) return e->code;
     kv->free_pages = fo_arena_ptr(host, off);
     return FO_OK;
 }
 
+int pn_kv_pool_layout(struct fo_kv_geom *g, struct fo_arena *device, unsigned char *block, struct fo_err *e) {
+    uint64_t bytes, off;
+    if (__builtin_mul_overflow(fo_kv_page_bytes(g), g->n_pages, &bytes))
+        return fo_fail(e, FO_ELIMIT, "%llu pages of KV pass 2^64 bytes", (unsigned long long)g->n_pages);
+    if (fo_arena_take(device, bytes, 64, &off, e)) return e->code;
+    g->pool = block ? block + off : NULL;
+    return FO_OK;
+}
+
 void pn_kv_clear(struct pn_kv *kv) {
-    kv->n_free = (uint32_t)kv->geom.n_pages;
+    kv->n_free = (uint32_t)kv->n_pages;
     for (uint32_t i = 0; i < kv->n_free; i++) kv->free_pages[i] = kv->n_free - 1 - i; /* page 0 is taken first */
 }
 
+size_t pn_kv_seq_bytes(const struct pn_kv *kv) {
+    return sizeof(struct pn_seq) + (size_t)kv->ctx_cap * sizeof(int32_t) + (size_t)kv->max_seq_pages * sizeof(uint32_t);
+}
+
 int pn_kv_seq_new(struct pn_kv *kv, struct pn_seq **ret, struct fo_err *e) {
-    size_t tokens = (size_t)kv->ctx_cap * sizeof(int32_t), pages = (size_t)kv->max_seq_pages * sizeof(uint32_t);
-    struct pn_seq *s = calloc(1, sizeof *s + tokens + pages);
-    if (!s) return fo_fail_need(e, FO_ENOMEM, sizeof *s + tokens + pages, 0, "no memory for a sequence of %u tokens", kv->ctx_cap);
+    struct pn_seq *s = calloc(1, pn_kv_seq_bytes(kv));
+    if (!s) return fo_fail_need(e, FO_ENOMEM, pn_kv_seq_bytes(kv), 0, "no memory for a sequence of %u tokens", kv->ctx_cap);
     s->kv = kv;
     s->tokens = (int32_t *)(s + 1);
     s->pages = (uint32_t *)(s->tokens + kv->ctx_cap);

@@ -1,7 +1,8 @@
-/* Paged KV: a pool of equal pages on the device, and the sequences that hold them. A page keeps `page_tokens` consecutive positions
- * of one sequence for every layer (foundry/ops.h owns what lies where inside), so one number a page is all that sharing, evicting
- * and counting need. The pool belongs to a model and, like its sequences, to the model's one worker thread: no locks. */
+/* Paged KV: a pool of equal pages, and the sequences that hold them. A page keeps `page_tokens` consecutive positions of one sequence
+ * for every layer (foundry/ops.h owns what lies where inside), so one number a page is all that sharing, evicting and counting need.
+ * A model split over several dies has a pool on each, of as many pages; page n of a sequence is page n of all of them. The pool belongs to a model and, like its sequences, to the model's one worker thread: no locks. */
 #pragma once
+#include <stddef.h>
 #include <stdint.h>
 
 #include "foundry/ops.h"
@@ -10,7 +11,8 @@ struct fo_arena;
 struct fo_err;
 
 struct pn_kv {
-    struct fo_kv_geom geom;  /* geom.pool is the device block, geom.n_pages how many it holds */
+    uint32_t page_tokens;
+    uint64_t n_pages;
     uint32_t ctx_cap;        /* most tokens of one sequence */
     uint32_t max_seq_pages;  /* pages of one sequence at ctx_cap */
     uint32_t *free_pages;    /* [n_pages], a stack: the page given back last is taken first, so that few pages are ever touched */
@@ -29,14 +31,17 @@ struct pn_seq {
 /* Pages that n tokens need. */
 uint32_t pn_kv_pages(const struct pn_kv *kv, uint32_t n_tokens);
 
-/* Lays out the free list on the host and the pages on the device; the arenas may be measuring. `geom` is set but for the pool, which
- * becomes `device_block` plus the offset taken (NULL when measuring). FO_ELIMIT past 2^32 pages. */
-int pn_kv_layout(struct pn_kv *kv, struct fo_arena *host, struct fo_arena *device, unsigned char *device_block, struct fo_err *e);
+/* Lays out the free list; the arena may be measuring. FO_ELIMIT past 2^32 pages. */
+int pn_kv_layout(struct pn_kv *kv, struct fo_arena *host, struct fo_err *e);
+/* Lays out a die's pages; the arena may be measuring. *g is set but for the pool, which becomes `block` plus the offset taken (NULL when
+ * measuring). FO_ELIMIT past 2^64 bytes. */
+int pn_kv_pool_layout(struct fo_kv_geom *g, struct fo_arena *device, unsigned char *block, struct fo_err *e);
 
 /* Puts every page on the free list. */
 void pn_kv_clear(struct pn_kv *kv);
 
-/* An empty sequence: one heap block. FO_ENOMEM. */
+/* An empty sequence: one heap block, of pn_kv_seq_bytes. FO_ENOMEM. */
+size_t pn_kv_seq_bytes(const struct pn_kv *kv);
 int pn_kv_seq_new(struct pn_kv *kv, struct pn_seq **ret, struct fo_err *e);
 
 /* Gives back the pages that neither `len` nor the first n_pages pages need. */

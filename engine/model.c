@@ -1,4 +1,4 @@
-/* Models: see model.h. How one opens (and what measuring leaves out):
+/* Models: see model.h; the forward pass is in forward.c. How one opens (and what measuring leaves out):
  *
  *     gguf       the file is mapped and its header checked
  *     describe   name, architecture, types, counts: also of files that cannot be served
@@ -8,14 +8,14 @@
  *     place      the parts are allocated and laid out by the same function; weights are copied unless they stay in the file
  *     stream, tokenizer, chat template
  *
- * Memory, by part, each one block:
+ * Memory, each one block:
  *
- *     weights    device   every tensor, or nothing when the device reads them in the map
- *     kv         device   all pages; touched as sequences grow
- *     compute    device   activations and logits of one step
- *     host       heap     free pages, the rows of a step, and logits where the device's are out of reach
+ *     weights    die      the tensors of its layers, or nothing when it reads them in the map
+ *     kv         die      all pages, of its layers; touched as sequences grow
+ *     compute    die      activations of one step, and logits on the last die
+ *     host       heap     free pages, the rows of a step, logits where the die's are out of reach, what is carried between dies
  */
-#include "engine/model.h"
+#include "engine/model_impl.h"
 
 #include <assert.h>
 #include <math.h>
@@ -23,13 +23,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/bind.h"
 #include "engine/chat.h"
-#include "engine/family.h"
-#include "engine/kv.h"
 #include "engine/mem/budget.h"
-#include "foundry/base/arena.h"
-#include "foundry/base/err.h"
 #include "foundry/base/file.h"
 #include "foundry/device.h"
 #include "foundry/gguf.h"
@@ -40,54 +35,16 @@ enum {
     MAX_SESSIONS = 1 << 16,
     MAX_CONCURRENT = 1 << 10,
     MAX_BATCH = 1 << 16,
-    DEFAULT_BATCH = 256,
-    SHOWN = 128 /* bytes of general.name that are kept */
-};
-
-enum { WEIGHTS, KV, COMPUTE, HOST, N_PARTS };
-
-struct part {
-    struct fo_arena arena;
-    uint64_t bytes;       /* as measured */
-    unsigned char *block; /* device address; HOST: aligned into heap_block */
-};
-
-struct pn_model {
-    struct pn_model_info info;
-    char *path;
-    char arch[SHOWN], name[SHOWN], tokenizer_error[sizeof ((struct fo_err *)0)->msg];
-    struct fo_device *dev;
-    struct fo_gguf *gguf;
-    struct fo_tok *tok;
-    struct pn_chat *chat;
-    const struct pn_family *family;
-    struct pn_hparams h;
-    struct fo_region region;
-    struct pn_bind bind;
-    void *weights; /* the family's, in the region */
-    bool in_place; /* weights are read where the file is mapped */
-    struct pn_kv kv;
-    struct part part[N_PARTS];
-    void *heap_block;
-    struct fo_stream *stream;
-    uint64_t stream_bytes;
-    /* the step under way */
-    int32_t *ids, *pos;       /* [max_batch] */
-    int32_t *wanted;          /* [logit_rows] */
-    struct fo_attn_seq *seqs; /* [max_concurrent] */
-    uint32_t *pages_before;   /* [max_concurrent] pages each sequence held, to give back what a failed step took */
-    uint32_t logit_rows;
-    float *host_logits; /* [logit_rows][n_vocab], or NULL: the device's are host memory */
-    struct pn_buffers buf;
+    DEFAULT_BATCH = 256
 };
 
 /* --- describe --- */
 
-static void keep_text(const struct fo_gguf *g, const char *key, char out[SHOWN]) {
+static void keep_text(const struct fo_gguf *g, const char *key, char out[PN_SHOWN]) {
     struct fo_str s = { "", 0 };
     struct fo_err ignored; /* absent or no text: an empty name */
     if (fo_gguf_get_str(g, key, &s, &ignored)) s.len = 0;
-    snprintf(out, SHOWN, "%.*s", (int)(s.len < SHOWN ? s.len : SHOWN - 1), s.s ? s.s : "");
+    snprintf(out, PN_SHOWN, "%.*s", (int)(s.len < PN_SHOWN ? s.len : PN_SHOWN - 1), s.s ? s.s : "");
 }
 
 static void describe(struct pn_model *m) {
@@ -131,75 +88,131 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
     if (i->max_batch < i->max_concurrent) i->max_batch = i->max_concurrent; /* every sequence decodes at least one token a step */
     m->logit_rows = o->all_logits ? i->max_batch : i->max_concurrent;
 
-    enum fo_dtype kv_type = !o->kv_default ? o->kv_type : m->dev->exact ? FO_F32 : FO_F16;
+    enum fo_dtype kv_type = !o->kv_default ? o->kv_type : m->part[0].dev->exact ? FO_F32 : FO_F16;
     if (kv_type != FO_F32 && kv_type != FO_F16)
         return fo_fail(e, FO_EUNSUPPORTED, "this build keeps KV as F32 or F16, not %s", fo_dtype_name(kv_type));
     m->kv = (struct pn_kv){
         .ctx_cap = i->ctx_cap,
-        .geom = {
+        .page_tokens = FO_KV_PAGE_TOKENS,
+        .n_pages = pn_budget_pages(i->ctx_cap, i->max_sessions, FO_KV_PAGE_TOKENS),
+    };
+    m->kv.max_seq_pages = pn_kv_pages(&m->kv, i->ctx_cap);
+    for (int p = 0; p < m->n_parts; p++)
+        m->part[p].kv = (struct fo_kv_geom){
             .k_type = kv_type,
             .v_type = kv_type,
-            .n_layer = (int)m->h.n_layer,
+            .n_layer = (int)(m->part[p].end_layer - m->part[p].first_layer),
             .n_head = (int)m->h.n_head,
             .n_head_kv = (int)m->h.n_head_kv,
             .head_dim = (int)m->h.head_dim,
             .page_tokens = FO_KV_PAGE_TOKENS,
-            .n_pages = pn_budget_pages(i->ctx_cap, i->max_sessions, FO_KV_PAGE_TOKENS),
+            .n_pages = m->kv.n_pages,
             .scale = (float)(1.0 / sqrt((double)m->h.head_dim)),
             .window = m->h.window < i->ctx_cap ? (int)m->h.window : 0, /* a window that no sequence outgrows is none */
-        },
-    };
-    m->kv.max_seq_pages = pn_kv_pages(&m->kv, i->ctx_cap);
+        };
+    return FO_OK;
+}
+
+/* Which layers go where: the caller's parts are checked, none is one. */
+static int choose_parts(struct pn_model *m, const struct pn_model_opts *o, struct fo_err *e) {
+    const struct pn_model_part whole = { o->dev, 0, m->h.n_layer }, *parts = o->n_parts ? o->parts : &whole;
+    m->n_parts = o->n_parts ? o->n_parts : 1;
+    uint64_t at = 0;
+    for (int i = 0; i < m->n_parts; i++) {
+        const struct pn_model_part *p = &parts[i];
+        if (p->first_layer != at || p->n_layers == 0 || p->n_layers > m->h.n_layer)
+            return fo_fail(e, FO_EINVAL, "part %d of %d has %u layers from %u on, expected to go on from %llu", i + 1, m->n_parts, p->n_layers,
+                           p->first_layer, (unsigned long long)at);
+        if (p->dev->exact != parts[0].dev->exact) return fo_fail(e, FO_EINVAL, "part %d is on a die that is exact, or not, unlike the first", i + 1);
+        at += p->n_layers;
+        m->part[i] = (struct pn_part){ .dev = p->dev, .first_layer = p->first_layer, .end_layer = (uint32_t)at,
+                                       .in_place = p->dev->weights_in_place && !o->no_mmap };
+        m->bind_dies[i] = (struct pn_bind_die){ p->dev, (int)at };
+    }
+    if (at != m->h.n_layer)
+        return fo_fail_need(e, FO_EINVAL, m->h.n_layer, at, "the parts have %llu layers, the model %u", (unsigned long long)at, m->h.n_layer);
     return FO_OK;
 }
 
 static int take_host(struct pn_model *m, uint64_t n, uint64_t size, void **ret, struct fo_err *e) {
     uint64_t off;
-    if (fo_arena_take(&m->part[HOST].arena, n * size, 16, &off, e)) return e->code;
-    *ret = fo_arena_ptr(&m->part[HOST].arena, off);
+    if (fo_arena_take(&m->host, n * size, 16, &off, e)) return e->code;
+    *ret = fo_arena_ptr(&m->host, off);
+    return FO_OK;
+}
+
+static int lay_out_part(struct pn_model *m, int i, struct fo_err *e) {
+    struct pn_part *p = &m->part[i];
+    int logit_rows = i + 1 == m->n_parts ? (int)m->logit_rows : 0;
+    if ((!p->in_place && pn_bind_layout(&m->bind, i, &p->block[PN_WEIGHTS].arena, e)) ||
+        pn_kv_pool_layout(&p->kv, &p->block[PN_KV].arena, p->block[PN_KV].data, e) ||
+        m->family->layout(&m->h, (int)m->info.max_batch, logit_rows, &p->block[PN_COMPUTE].arena, p->block[PN_COMPUTE].data, &p->buf, e))
+        return e->code;
     return FO_OK;
 }
 
 /* THE layout: over measuring arenas for the sizes, over the blocks for the addresses. */
 static int lay_out(struct pn_model *m, struct fo_err *e) {
-    struct part *p = m->part;
     const struct pn_model_info *i = &m->info;
-    void *ids = NULL, *pos = NULL, *wanted = NULL, *seqs = NULL, *before = NULL, *logits = NULL;
-    if ((!m->in_place && pn_bind_layout(&m->bind, &p[WEIGHTS].arena, e)) ||
-        pn_kv_layout(&m->kv, &p[HOST].arena, &p[KV].arena, p[KV].block, e) ||
-        m->family->layout(&m->h, (int)i->max_batch, (int)m->logit_rows, &p[COMPUTE].arena, p[COMPUTE].block, &m->buf, e) ||
+    void *ids = NULL, *pos = NULL, *wanted = NULL, *seqs = NULL, *tokens = NULL, *before = NULL, *logits = NULL, *carried = NULL;
+    for (int p = 0; p < m->n_parts; p++)
+        if (lay_out_part(m, p, e)) return e->code;
+    if (pn_kv_layout(&m->kv, &m->host, e) ||
         take_host(m, i->max_batch, sizeof *m->ids, &ids, e) || take_host(m, i->max_batch, sizeof *m->pos, &pos, e) ||
         take_host(m, m->logit_rows, sizeof *m->wanted, &wanted, e) || take_host(m, i->max_concurrent, sizeof *m->seqs, &seqs, e) ||
+        take_host(m, i->max_concurrent, sizeof *m->tokens, &tokens, e) ||
         take_host(m, i->max_concurrent, sizeof *m->pages_before, &before, e) ||
-        (!m->dev->weights_in_place && take_host(m, (uint64_t)m->logit_rows * m->h.n_vocab, sizeof(float), &logits, e)))
+        (!m->part[m->n_parts - 1].dev->weights_in_place && take_host(m, (uint64_t)m->logit_rows * m->h.n_vocab, sizeof(float), &logits, e)) ||
+        (m->n_parts > 1 && take_host(m, (uint64_t)i->max_batch * m->h.n_embd, sizeof(float), &carried, e)))
         return e->code;
     m->ids = ids;
     m->pos = pos;
     m->wanted = wanted;
     m->seqs = seqs;
+    m->tokens = tokens;
     m->pages_before = before;
     m->host_logits = logits;
+    m->carried = carried;
+    return FO_OK;
+}
+
+/* What the weights of a part take, or would take. */
+static int weights_bytes(struct pn_model *m, int i, uint64_t *ret, struct fo_err *e) {
+    struct fo_arena a;
+    fo_arena_init_measure(&a);
+    if (pn_bind_layout(&m->bind, i, &a, e)) return e->code;
+    *ret = a.used;
     return FO_OK;
 }
 
 static int measure(struct pn_model *m, struct fo_err *e) {
-    for (int i = 0; i < N_PARTS; i++) fo_arena_init_measure(&m->part[i].arena);
-    if (lay_out(m, e)) return e->code;
-    for (int i = 0; i < N_PARTS; i++) m->part[i].bytes = m->part[i].arena.used;
-    m->stream_bytes = m->dev->stream_bytes(m->dev, (int)m->info.max_batch, m->bind.max_k, m->info.ctx_cap);
-
     struct pn_model_info *i = &m->info;
-    uint64_t page_bytes = fo_kv_page_bytes(&m->kv.geom);
-    i->page_tokens = (uint32_t)m->kv.geom.page_tokens;
-    i->n_pages = m->kv.geom.n_pages;
-    i->kv_bytes = m->part[KV].bytes;
+    fo_arena_init_measure(&m->host);
+    for (int p = 0; p < m->n_parts; p++)
+        for (int k = 0; k < PN_N_BLOCKS; k++) fo_arena_init_measure(&m->part[p].block[k].arena);
+    if (lay_out(m, e)) return e->code;
+    m->host_bytes = i->scratch_bytes = i->host_bytes = m->host.used;
+    i->page_tokens = m->kv.page_tokens;
+    i->n_pages = m->kv.n_pages;
+    i->n_parts = m->n_parts;
+    uint64_t page_bytes = 0;
+    for (int n = 0; n < m->n_parts; n++) {
+        struct pn_part *p = &m->part[n];
+        for (int k = 0; k < PN_N_BLOCKS; k++) p->block[k].bytes = p->block[k].arena.used;
+        p->stream_bytes = p->dev->stream_bytes(p->dev, (int)i->max_batch, m->bind.max_k, i->ctx_cap);
+        i->parts[n] = (struct pn_part_info){ .dev = p->dev, .first_layer = p->first_layer, .n_layers = p->end_layer - p->first_layer, .mapped = p->in_place,
+                                             .kv_bytes = p->block[PN_KV].bytes, .scratch_bytes = p->block[PN_COMPUTE].bytes + p->stream_bytes };
+        if (weights_bytes(m, n, &i->parts[n].weights_bytes, e)) return e->code;
+        i->kv_bytes += i->parts[n].kv_bytes;
+        i->scratch_bytes += i->parts[n].scratch_bytes;
+        page_bytes += fo_kv_page_bytes(&p->kv);
+    }
     i->kv_bytes_per_token = (page_bytes + i->page_tokens - 1) / i->page_tokens;
-    i->scratch_bytes = m->part[COMPUTE].bytes + m->part[HOST].bytes + m->stream_bytes;
     return FO_OK;
 }
 
 /* From the mapped file to the measured layout. m->info is filled as far as this came. */
-static int prepare(struct pn_model *m, const struct pn_model_opts *o, struct fo_err *e) {
+int pn_model_prepare(struct pn_model *m, const struct pn_model_opts *o, struct fo_err *e) {
     describe(m);
     m->family = pn_family_find(m->arch, strlen(m->arch));
     if (!m->family) {
@@ -215,7 +228,7 @@ static int prepare(struct pn_model *m, const struct pn_model_opts *o, struct fo_
     m->info.n_embd = m->h.n_embd;
     m->info.n_head = m->h.n_head;
     m->info.n_head_kv = m->h.n_head_kv;
-    if (pn_bind_init(&m->bind, m->gguf, m->dev, &m->region, e) || m->family->bind(&m->bind, &m->h, &m->weights, e) ||
+    if (choose_parts(m, o, e) || pn_bind_init(&m->bind, m->gguf, m->bind_dies, m->n_parts, &m->region, e) || m->family->bind(&m->bind, &m->h, &m->weights, e) ||
         pn_bind_complete(&m->bind, m->arch, e) || choose_limits(m, o, e) || measure(m, e))
         return e->code;
     return FO_OK;
@@ -223,34 +236,55 @@ static int prepare(struct pn_model *m, const struct pn_model_opts *o, struct fo_
 
 /* --- place --- */
 
-static int allocate(struct pn_model *m, struct fo_err *e) {
-    static const char *const names[] = { "weights", "kv", "compute", "host" };
+static int allocate_part(struct pn_part *p, struct fo_err *e) {
+    static const char *const names[] = { "weights", "kv", "compute" };
     uint64_t total, have;
-    struct pn_need need = { m->part[WEIGHTS].bytes, m->part[KV].bytes, m->part[COMPUTE].bytes + m->stream_bytes };
-    if (m->dev->memory(m->dev, &total, &have, e) || pn_budget_fit(&need, have, e)) return e->code;
-    for (int i = WEIGHTS; i <= COMPUTE; i++) {
-        struct part *p = &m->part[i];
-        void *block;
-        if (!p->bytes) continue;
-        if (m->dev->alloc(m->dev, p->bytes, &block, e)) return fo_wrap(e, "%s", names[i]);
-        p->block = block;
+    struct pn_need need = { p->block[PN_WEIGHTS].bytes, p->block[PN_KV].bytes, p->block[PN_COMPUTE].bytes + p->stream_bytes };
+    if (p->dev->memory(p->dev, &total, &have, e)) return e->code;
+    if (pn_budget_fit(&need, have, e)) return fo_wrap(e, "die %s", p->dev->die.name);
+    for (int i = 0; i < PN_N_BLOCKS; i++) {
+        struct pn_block *b = &p->block[i];
+        void *data;
+        if (!b->bytes) continue;
+        if (p->dev->alloc(p->dev, b->bytes, &data, e)) return fo_wrap(e, "%s", names[i]);
+        b->data = data;
         /* Only memory that the host can touch gets redzones (debug builds). */
-        if (m->dev->weights_in_place)
-            fo_arena_init_host(&p->arena, p->block, p->bytes);
+        if (p->dev->weights_in_place)
+            fo_arena_init_host(&b->arena, b->data, b->bytes);
         else
-            fo_arena_init_device(&p->arena, p->bytes);
+            fo_arena_init_device(&b->arena, b->bytes);
     }
-    struct part *host = &m->part[HOST];
-    m->heap_block = calloc(1, host->bytes + 64);
-    if (!m->heap_block) return fo_fail_need(e, FO_ENOMEM, host->bytes + 64, 0, "host: no memory for the rows of a step");
-    host->block = (unsigned char *)(((uintptr_t)m->heap_block + 63) & ~(uintptr_t)63);
-    fo_arena_init_host(&host->arena, host->block, host->bytes);
+    return FO_OK;
+}
 
-    if (lay_out(m, e)) return e->code;
-    for (int i = 0; i < N_PARTS; i++)
-        if (m->part[i].bytes && m->part[i].arena.used != m->part[i].bytes)
-            return fo_fail_need(e, FO_EINTERNAL, m->part[i].arena.used, m->part[i].bytes, "%s: laid out otherwise than measured", names[i]);
+static int check_measured(uint64_t used, uint64_t measured, const char *what, struct fo_err *e) {
+    return used == measured ? FO_OK : fo_fail_need(e, FO_EINTERNAL, used, measured, "%s: laid out otherwise than measured", what);
+}
+
+static int allocate(struct pn_model *m, struct fo_err *e) {
+    for (int i = 0; i < m->n_parts; i++)
+        if (allocate_part(&m->part[i], e)) return e->code;
+    m->heap_block = calloc(1, m->host_bytes + 64);
+    if (!m->heap_block) return fo_fail_need(e, FO_ENOMEM, m->host_bytes + 64, 0, "host: no memory for the rows of a step");
+    fo_arena_init_host(&m->host, (void *)(((uintptr_t)m->heap_block + 63) & ~(uintptr_t)63), m->host_bytes);
+    if (lay_out(m, e) || check_measured(m->host.used, m->host_bytes, "host", e)) return e->code;
+    for (int i = 0; i < m->n_parts; i++)
+        for (int k = 0; k < PN_N_BLOCKS; k++) {
+            const struct pn_block *b = &m->part[i].block[k];
+            if (b->bytes && check_measured(b->arena.used, b->bytes, m->part[i].dev->die.name, e)) return e->code;
+        }
     pn_kv_clear(&m->kv);
+    return FO_OK;
+}
+
+/* Weights and a stream on each die. */
+static int fill(struct pn_model *m, struct fo_err *e) {
+    for (int i = 0; i < m->n_parts; i++) {
+        struct pn_part *p = &m->part[i];
+        if ((!p->in_place && pn_bind_upload(&m->bind, i, p->block[PN_WEIGHTS].data, e)) ||
+            p->dev->stream_open(p->dev, (int)m->info.max_batch, m->bind.max_k, m->info.ctx_cap, &p->stream, e))
+            return fo_wrap(e, "die %s", p->dev->die.name);
+    }
     return FO_OK;
 }
 
@@ -277,14 +311,12 @@ static int open_text(struct pn_model *m, const char *chat_template, struct fo_er
     return FO_OK;
 }
 
-static int start(const char *path, const struct pn_model_opts *o, struct pn_model **ret, struct fo_err *e) {
+int pn_model_start(const char *path, struct pn_model **ret, struct fo_err *e) {
     struct pn_model *m = calloc(1, sizeof *m);
     if (!m || !(m->path = strdup(path))) {
         free(m);
         return fo_fail(e, FO_ENOMEM, "%s: no memory for a model", path);
     }
-    m->dev = o->dev;
-    m->in_place = o->dev->weights_in_place && !o->no_mmap;
     fo_region_init(&m->region, REGION_CAP_BYTES);
     if (fo_gguf_open(path, &m->gguf, e)) {
         pn_model_free(m);
@@ -296,10 +328,8 @@ static int start(const char *path, const struct pn_model_opts *o, struct pn_mode
 
 int pn_model_open(const char *path, const struct pn_model_opts *o, struct pn_model **ret, struct fo_err *e) {
     struct pn_model *m;
-    if (start(path, o, &m, e)) return e->code;
-    if (prepare(m, o, e) || allocate(m, e) || (!m->in_place && pn_bind_upload(&m->bind, m->part[WEIGHTS].block, e)) ||
-        m->dev->stream_open(m->dev, (int)m->info.max_batch, m->bind.max_k, m->info.ctx_cap, &m->stream, e) ||
-        open_text(m, o->chat_template, e) || pn_model_state(m, e)) {
+    if (pn_model_start(path, &m, e)) return e->code;
+    if (pn_model_prepare(m, o, e) || allocate(m, e) || fill(m, e) || open_text(m, o->chat_template, e) || pn_model_state(m, e)) {
         pn_model_free(m);
         return fo_wrap(e, "%s", path);
     }
@@ -309,13 +339,19 @@ int pn_model_open(const char *path, const struct pn_model_opts *o, struct pn_mod
 
 void pn_model_free(struct pn_model *m) {
     if (!m) return;
-    assert(!m->stream || m->kv.n_free == m->kv.geom.n_pages); /* a sequence outlived its model */
-    for (int i = 0; i < N_PARTS; i++) assert(!m->stream || fo_arena_check(&m->part[i].arena)); /* a kernel wrote past its buffer */
+    bool whole = m->n_parts && m->part[m->n_parts - 1].stream;
+    assert(!whole || m->kv.n_free == m->kv.n_pages);  /* a sequence outlived its model */
+    assert(!whole || fo_arena_check(&m->host));
     pn_chat_free(m->chat);
     fo_tok_free(m->tok);
-    if (m->stream) m->dev->stream_close(m->stream);
-    for (int i = WEIGHTS; i <= COMPUTE; i++)
-        if (m->part[i].block) m->dev->free(m->dev, m->part[i].block, m->part[i].bytes);
+    for (int i = 0; i < m->n_parts; i++) {
+        struct pn_part *p = &m->part[i];
+        if (p->stream) p->dev->stream_close(p->stream);
+        for (int k = 0; k < PN_N_BLOCKS; k++) {
+            assert(!whole || fo_arena_check(&p->block[k].arena)); /* a kernel wrote past its buffer */
+            if (p->block[k].data) p->dev->free(p->dev, p->block[k].data, p->block[k].bytes);
+        }
+    }
     free(m->heap_block);
     fo_region_done(&m->region);
     fo_gguf_close(m->gguf);
@@ -325,11 +361,11 @@ void pn_model_free(struct pn_model *m) {
 
 int pn_model_measure(const char *path, const struct pn_model_opts *o, struct pn_model_info *ret, char *ret_why, size_t why_size,
                      struct fo_err *e) {
-    static _Thread_local char arch[SHOWN], name[SHOWN];
+    static _Thread_local char arch[PN_SHOWN], name[PN_SHOWN];
     struct pn_model *m;
     struct fo_err why;
-    if (start(path, o, &m, e)) return e->code;
-    int rc = prepare(m, o, &why);
+    if (pn_model_start(path, &m, e)) return e->code;
+    int rc = pn_model_prepare(m, o, &why);
     if (rc == FO_ENOMEM) {
         pn_model_free(m);
         *e = why;
@@ -368,97 +404,16 @@ int pn_model_state(const struct pn_model *m, struct fo_err *e) {
     return fo_map_state(fo_gguf_map(m->gguf), e);
 }
 
+int pn_model_check(struct pn_model *m, struct fo_err *e) {
+    for (int i = 0; i < m->n_parts; i++)
+        if (m->part[i].dev->sync(m->part[i].stream, e)) return e->code;
+    return pn_model_state(m, e);
+}
+
 uint64_t pn_model_free_pages(const struct pn_model *m) {
     return m->kv.n_free;
 }
 
 int pn_seq_new(struct pn_model *m, struct pn_seq **ret, struct fo_err *e) {
     return pn_kv_seq_new(&m->kv, ret, e);
-}
-
-/* --- the forward pass --- */
-
-static int check_batch(const struct pn_model *m, const struct pn_batch_item *items, int n_items, struct fo_err *e) {
-    uint64_t rows = 0, wanted = 0;
-    if (n_items < 1 || (uint32_t)n_items > m->info.max_concurrent)
-        return fo_fail(e, FO_EINVAL, "a step of %d sequences, expected 1 to %u", n_items, m->info.max_concurrent);
-    for (int i = 0; i < n_items; i++) {
-        const struct pn_batch_item *it = &items[i];
-        if (it->seq->kv != &m->kv) return fo_fail(e, FO_EINTERNAL, "sequence %d of a step belongs to another model", i);
-        for (int j = 0; j < i; j++)
-            if (items[j].seq == it->seq) return fo_fail(e, FO_EINTERNAL, "sequence %d of a step is also its sequence %d", i, j);
-        if (it->n == 0) return fo_fail(e, FO_EINVAL, "sequence %d of a step has no tokens", i);
-        rows += it->n;
-        wanted += it->want == PN_WANT_ALL ? it->n : it->want == PN_WANT_LAST;
-    }
-    if (rows > m->info.max_batch)
-        return fo_fail_need(e, FO_EINVAL, rows, m->info.max_batch, "a step of %llu tokens, the most is %u", (unsigned long long)rows, m->info.max_batch);
-    if (wanted > m->logit_rows)
-        return fo_fail_need(e, FO_EINVAL, wanted, m->logit_rows, "logits of %llu rows are wanted, the model was opened for %u",
-                            (unsigned long long)wanted, m->logit_rows);
-    for (int i = 0; i < n_items; i++)
-        for (uint32_t j = 0; j < items[i].n; j++)
-            if ((uint32_t)items[i].tokens[j] >= m->h.n_vocab)
-                return fo_fail(e, FO_EINVAL, "token %d at %u is outside the vocabulary of %u", items[i].tokens[j], j, m->h.n_vocab);
-    return FO_OK;
-}
-
-/* Rows in item order: ids, positions, and which of them the output is asked for. */
-static void fill_rows(struct pn_model *m, const struct pn_batch_item *items, int n_items, struct pn_step *s) {
-    int row = 0, wanted = 0;
-    for (int i = 0; i < n_items; i++) {
-        const struct pn_batch_item *it = &items[i];
-        m->seqs[i] = (struct fo_attn_seq){ .row = row, .n = (int)it->n, .pos = (int32_t)it->seq->len, .pages = it->seq->pages };
-        for (uint32_t j = 0; j < it->n; j++, row++) {
-            m->ids[row] = it->tokens[j];
-            m->pos[row] = (int32_t)(it->seq->len + j);
-            if (it->want == PN_WANT_ALL || (it->want == PN_WANT_LAST && j + 1 == it->n)) m->wanted[wanted++] = row;
-        }
-    }
-    *s = (struct pn_step){
-        .stream = m->stream,
-        .h = &m->h,
-        .kv = &m->kv.geom,
-        .n_rows = row,
-        .ids = m->ids,
-        .pos = m->pos,
-        .batch = { .seqs = m->seqs, .n_seqs = n_items, .n_rows = row },
-        .wanted = m->wanted,
-        .n_wanted = wanted,
-        .buf = m->buf,
-    };
-}
-
-static int compute(struct pn_model *m, const struct pn_step *s, float **ret_logits, struct fo_err *e) {
-    if (m->family->forward(m->weights, s, e) || m->dev->sync(m->stream, e)) return e->code;
-    float *logits = s->buf.logits;
-    if (m->host_logits && s->n_wanted) {
-        uint64_t bytes = (uint64_t)s->n_wanted * m->h.n_vocab * sizeof *logits;
-        if (m->dev->download(m->dev, m->host_logits, logits, bytes, e)) return e->code;
-        logits = m->host_logits;
-    }
-    *ret_logits = logits;
-    return FO_OK;
-}
-
-int pn_model_forward(struct pn_model *m, const struct pn_batch_item *items, int n_items, float **ret_logits, struct fo_err *e) {
-    struct pn_step s;
-    int reserved = 0;
-    if (check_batch(m, items, n_items, e)) return e->code;
-    for (; reserved < n_items; reserved++) {
-        struct pn_seq *q = items[reserved].seq;
-        m->pages_before[reserved] = q->n_pages;
-        if (pn_seq_reserve(q, q->len + items[reserved].n, e)) goto undo;
-    }
-    fill_rows(m, items, n_items, &s);
-    if (compute(m, &s, ret_logits, e)) goto undo;
-    for (int i = 0; i < n_items; i++) {
-        struct pn_seq *q = items[i].seq;
-        memcpy(q->tokens + q->len, items[i].tokens, items[i].n * sizeof *q->tokens);
-        q->len += items[i].n;
-    }
-    return FO_OK;
-undo:
-    while (reserved-- > 0) pn_kv_seq_shrink(items[reserved].seq, m->pages_before[reserved]);
-    return e->code;
 }

@@ -16,8 +16,18 @@ struct pn_chat;
 struct pn_model;
 struct pn_seq;
 
+enum { PN_MAX_PARTS = 16 };
+
+/* A run of layers on one die. The first part has the token embedding, the last one the output. */
+struct pn_model_part {
+    struct fo_device *dev;
+    uint32_t first_layer, n_layers;
+};
+
 struct pn_model_opts {
-    struct fo_device *dev;     /* opened by the caller, outlives the model */
+    struct fo_device *dev;     /* opened by the caller, outlives the model; not read when there are parts */
+    struct pn_model_part parts[PN_MAX_PARTS]; /* [n_parts] split by layers: in order, without gaps, all of them */
+    int n_parts;               /* 0 = everything on dev */
     uint32_t ctx_cap;          /* most tokens a sequence may hold; 0 = min(8192, trained) */
     uint32_t max_sessions;     /* sequences that may hold KV at once; 0 = 1 */
     uint32_t max_concurrent;   /* sequences in one step; 0 = 1 */
@@ -27,6 +37,15 @@ struct pn_model_opts {
     bool no_mmap;              /* read the weights into anonymous memory instead of mapping them */
     bool all_logits;           /* scratch for logits of every row of a batch, not only one per sequence (the logits command) */
     const char *chat_template; /* override text, or NULL */
+};
+
+/* What a model takes on one die. */
+struct pn_part_info {
+    struct fo_device *dev;
+    uint32_t first_layer, n_layers;
+    uint64_t weights_bytes; /* allocated there, or read where the file is mapped */
+    bool mapped;            /* the latter */
+    uint64_t kv_bytes, scratch_bytes;
 };
 
 /* What is known of a model. A value; strings live as long as the model. */
@@ -42,12 +61,15 @@ struct pn_model_info {
     uint64_t weights_bytes;           /* bytes of tensors (mapped or not) */
     uint64_t kv_bytes_per_token, kv_bytes, n_pages;
     uint32_t page_tokens;
-    uint64_t scratch_bytes;
+    uint64_t scratch_bytes;           /* of all dies and the host */
+    uint64_t host_bytes;              /* of these on the host: the rows of a step, and what is carried between dies */
+    struct pn_part_info parts[PN_MAX_PARTS]; /* [n_parts] */
+    int n_parts;
 };
 
 /* Blocking, seconds to minutes: for the loader thread. On failure everything is released. Errors name file, tensor or key, what
- * was found and what was expected; FO_EUNSUPPORTED names the architecture or type; FO_ENOMEM has need, have and the part
- * ("weights", "kv", "compute"). */
+ * was found and what was expected; FO_EUNSUPPORTED names the architecture or type; FO_ENOMEM has need, have, the die and the part
+ * ("weights", "kv", "compute"); FO_EINVAL says why parts are no split of this model. */
 int pn_model_open(const char *path, const struct pn_model_opts *opts, struct pn_model **ret, struct fo_err *e);
 void pn_model_free(struct pn_model *m); /* NULL is allowed; no sequence of it exists any more */
 
@@ -57,6 +79,26 @@ void pn_model_free(struct pn_model *m); /* NULL is allowed; no sequence of it ex
 int pn_model_measure(const char *path, const struct pn_model_opts *opts, struct pn_model_info *ret, char *ret_why, size_t why_size,
                      struct fo_err *e);
 
+/* What a model would take wherever it is placed, so that a planner can place it: sums of these are what pn_model_measure gives for parts, and
+ * what pn_model_open allocates. */
+struct pn_estimate {
+    uint32_t ctx_cap, max_sessions, max_concurrent; /* resolved */
+    uint32_t n_layer;
+    uint64_t *layer_bytes;    /* [n_layer] weights */
+    uint64_t *layer_kv_bytes; /* [n_layer] */
+    uint64_t input_bytes;     /* weights on the die of the first layer */
+    uint64_t output_bytes;    /* weights on the die of the last layer */
+    uint64_t tied_bytes;      /* weights of the input that the last layer's die needs too, when it is another one */
+    uint64_t scratch_bytes;   /* on each die */
+    uint64_t logits_bytes;    /* scratch besides, on the die of the last layer */
+    uint64_t host_bytes;      /* on the host, as long as it is loaded: the rows of a step, sessions. The tokenizer is not in it */
+    uint64_t staging_bytes;   /* on the host, while it is loaded onto a die that does not read the file where it is mapped */
+};
+/* As pn_model_measure, for the die o->dev stands for (parts are not read). *ret is filled only when the file can be served (ret_why is ""
+ * then): pn_estimate_done it. */
+int pn_model_estimate(const char *path, const struct pn_model_opts *o, struct pn_estimate *ret, char *ret_why, size_t why_size, struct fo_err *e);
+void pn_estimate_done(struct pn_estimate *est);
+
 const struct pn_model_info *pn_model_info(const struct pn_model *m);
 const struct fo_gguf *pn_model_gguf(const struct pn_model *m);
 const struct fo_tok *pn_model_tok(const struct pn_model *m);   /* NULL when has_tokenizer is false */
@@ -65,6 +107,9 @@ const struct pn_chat *pn_model_chat(const struct pn_model *m); /* NULL when has_
 /* FO_OK, or FO_ELOST with the reason: the file under the weights changed, or the device is gone. Asked after every step, before
  * its tokens are shown. */
 int pn_model_state(const struct pn_model *m, struct fo_err *e);
+
+/* As pn_model_state, and asks each die. For the worker, when it has nothing else to do. */
+int pn_model_check(struct pn_model *m, struct fo_err *e);
 
 /* --- sequences: a timeline of tokens with its KV. Owned by the model's one worker thread; nothing here is thread-safe. --- */
 int pn_seq_new(struct pn_model *m, struct pn_seq **ret, struct fo_err *e);

@@ -22,11 +22,10 @@ struct llama_layer {
 };
 
 struct llama {
-    struct fo_tensor embed;         /* [n_vocab][n_embd] */
-    struct llama_layer *layers;     /* [n_layer] */
-    struct fo_tensor norm;          /* [n_embd] */
-    struct fo_tensor output_own;    /* [n_vocab][n_embd], data NULL when tied */
-    const struct fo_tensor *output; /* &output_own or &embed */
+    struct fo_tensor embed;     /* [n_vocab][n_embd] */
+    struct llama_layer *layers; /* [n_layer] */
+    struct fo_tensor norm;      /* [n_embd] */
+    struct fo_tensor output;    /* [n_vocab][n_embd]; tied: the embedding's values */
     struct fo_rope rope;
 };
 
@@ -108,13 +107,13 @@ static int llama_bind(struct pn_bind *b, const struct pn_hparams *h, void **ret,
     if (!w || !(w->layers = fo_region_array(b->region, h->n_layer, sizeof *w->layers)))
         return fo_fail(e, FO_ENOMEM, "no memory to bind %u layers", h->n_layer);
 
-    if (pn_bind_matrix(b, -1, "token_embd.weight", h->n_embd, h->n_vocab, &w->embed, e)) return e->code;
+    if (pn_bind_matrix(b, PN_AT_INPUT, "token_embd.weight", h->n_embd, h->n_vocab, &w->embed, e)) return e->code;
     for (uint32_t i = 0; i < h->n_layer; i++)
         if (pn_attn_bind(b, (int)i, h, &w->layers[i].attn, e) || pn_ffn_bind(b, (int)i, h, &w->layers[i].ffn, e)) return e->code;
-    if (pn_bind_vector(b, -1, "output_norm.weight", h->n_embd, &w->norm, e) ||
-        pn_bind_matrix_opt(b, -1, "output.weight", h->n_embd, h->n_vocab, &w->output_own, e) || bind_rope(b, h, &w->rope, e))
+    if (pn_bind_vector(b, PN_AT_OUTPUT, "output_norm.weight", h->n_embd, &w->norm, e) ||
+        pn_bind_matrix_opt(b, PN_AT_OUTPUT, "output.weight", h->n_embd, h->n_vocab, &w->output, e) || bind_rope(b, h, &w->rope, e) ||
+        (!w->output.data && pn_bind_tied(b, "token_embd.weight", &w->output, e)))
         return e->code;
-    w->output = w->output_own.data ? &w->output_own : &w->embed;
     *ret = w;
     return FO_OK;
 }
@@ -123,10 +122,10 @@ static int llama_bind(struct pn_bind *b, const struct pn_hparams *h, void **ret,
 
 static int llama_forward(const void *weights, const struct pn_step *s, struct fo_err *e) {
     const struct llama *w = weights;
-    if (fo_get_rows(s->stream, &w->embed, s->ids, s->n_rows, s->buf.x, e)) return e->code;
-    for (uint32_t i = 0; i < s->h->n_layer; i++)
+    if (s->first_layer == 0 && fo_get_rows(s->stream, &w->embed, s->ids, s->n_rows, s->buf.x, e)) return e->code;
+    for (uint32_t i = s->first_layer; i < s->end_layer; i++)
         if (pn_attn_forward(s, &w->layers[i].attn, &w->rope, (int)i, e) || pn_ffn_forward(s, &w->layers[i].ffn, e)) return e->code;
-    return pn_head_forward(s, &w->norm, w->output, e);
+    return s->end_layer == s->h->n_layer ? pn_head_forward(s, &w->norm, &w->output, e) : FO_OK;
 }
 
 const struct pn_family pn_family_llama = { arch, llama_probe, llama_bind, pn_blocks_layout, llama_forward };

@@ -27,23 +27,27 @@ static void pool_init(struct pool *p) {
     p->kv = (struct pn_kv){
         .ctx_cap = CAP,
         .max_seq_pages = 6,
-        .geom = { .k_type = FO_F16, .v_type = FO_F16, .n_layer = 2, .n_head_kv = 1, .n_head = 1, .head_dim = 32, .page_tokens = PAGE, .n_pages = PAGES },
+        .page_tokens = PAGE,
+        .n_pages = PAGES,
     };
+    struct fo_kv_geom geom = { .k_type = FO_F16, .v_type = FO_F16, .n_layer = 2, .n_head_kv = 1, .n_head = 1, .head_dim = 32, .page_tokens = PAGE, .n_pages = PAGES };
     fo_arena_init_measure(&host);
     fo_arena_init_measure(&device);
-    assert_int_equal(pn_kv_layout(&p->kv, &host, &device, NULL, &e), FO_OK);
-    assert_null(p->kv.geom.pool);
+    assert_int_equal(pn_kv_layout(&p->kv, &host, &e), FO_OK);
+    assert_int_equal(pn_kv_pool_layout(&geom, &device, NULL, &e), FO_OK);
+    assert_null(geom.pool);
     uint64_t host_bytes = host.used, device_bytes = device.used;
-    assert_true(device_bytes >= PAGES * fo_kv_page_bytes(&p->kv.geom));
+    assert_true(device_bytes >= PAGES * fo_kv_page_bytes(&geom));
     p->host = aligned_alloc(64, (host_bytes + 63) & ~(uint64_t)63);
     assert_non_null(p->host);
     static unsigned char block[1]; /* offsets only: nothing is written through it */
     fo_arena_init_host(&host, p->host, host_bytes);
     fo_arena_init_device(&device, device_bytes);
-    assert_int_equal(pn_kv_layout(&p->kv, &host, &device, block, &e), FO_OK);
+    assert_int_equal(pn_kv_layout(&p->kv, &host, &e), FO_OK);
+    assert_int_equal(pn_kv_pool_layout(&geom, &device, block, &e), FO_OK);
     assert_int_equal(host.used, host_bytes);
     assert_int_equal(device.used, device_bytes);
-    assert_ptr_equal(p->kv.geom.pool, block);
+    assert_ptr_equal(geom.pool, block);
     pn_kv_clear(&p->kv);
 }
 
@@ -184,14 +188,15 @@ static void refuses_more_pages_than_can_be_counted(void **state) {
     (void)state;
     struct pool p;
     struct fo_err e;
-    struct fo_arena host, device;
+    struct fo_arena a;
     pool_init(&p);
     for (int i = 0; i < 2; i++) {
-        fo_arena_init_measure(&host);
-        fo_arena_init_measure(&device);
-        p.kv.geom.n_pages = i ? UINT64_MAX : (uint64_t)UINT32_MAX + 1;
-        assert_int_equal(pn_kv_layout(&p.kv, &host, &device, NULL, &e), FO_ELIMIT);
+        fo_arena_init_measure(&a);
+        p.kv.n_pages = i ? UINT64_MAX : (uint64_t)UINT32_MAX + 1;
+        assert_int_equal(pn_kv_layout(&p.kv, &a, &e), FO_ELIMIT);
     }
+    struct fo_kv_geom geom = { .k_type = FO_F16, .v_type = FO_F16, .n_layer = 2, .n_head_kv = 1, .n_head = 1, .head_dim = 32, .page_tokens = PAGE, .n_pages = UINT64_MAX };
+    assert_int_equal(pn_kv_pool_layout(&geom, &a, NULL, &e), FO_ELIMIT);
     free(p.host);
 }
 

@@ -51,8 +51,7 @@ static int put_utf8(char *out, int code) {
     return 2;
 }
 
-/* The character of a byte; writes at most 2 bytes and returns how many. */
-static int put_byte_char(char *out, int byte) {
+int test_put_byte_char(char *out, int byte) {
     if (is_printable(byte)) return put_utf8(out, byte);
     int before = 0;
     for (int b = 0; b < byte; b++) before += !is_printable(b);
@@ -70,7 +69,7 @@ static int byte_at(int rank) {
 /* A merge as the file has it ("\u0120 t"), or joined as a token ("\u0120t"). */
 static void put_merge(char *out, const char *merge, bool joined) {
     for (const char *p = merge; *p; p++)
-        if (*p == '_') out += put_byte_char(out, ' ');
+        if (*p == '_') out += test_put_byte_char(out, ' ');
         else if (*p != ' ' || !joined) *out++ = *p;
     *out = '\0';
 }
@@ -84,7 +83,7 @@ static void put_tokenizer(struct test_gguf *w, const struct test_tiny *t, char (
             types[i] = TOKEN_CONTROL;
             snprintf(texts[i], sizeof texts[i], "%s", control[i]);
         } else if (i < N_CONTROL + N_BYTES) {
-            texts[i][put_byte_char(texts[i], byte_at((int)i - N_CONTROL))] = '\0';
+            texts[i][test_put_byte_char(texts[i], byte_at((int)i - N_CONTROL))] = '\0';
         } else if (i < N_CONTROL + N_BYTES + N_MERGES) {
             put_merge(texts[i], merges[i - N_CONTROL - N_BYTES], true);
         } else {

@@ -34,3 +34,6 @@ int test_tiny_build(const struct test_tiny *t, struct fo_buf *ret, struct fo_err
 
 /* The same into a file, written beside it and renamed. */
 int test_tiny_write(const struct test_tiny *t, const char *path, struct fo_err *e);
+
+/* GPT-2's character for a byte; writes at most 2 bytes of UTF-8 and returns how many. */
+int test_put_byte_char(char *out, int byte);
