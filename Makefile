@@ -160,7 +160,7 @@ check-deps:
 check: check-deps
 	$(Q)$(MAKE) --no-print-directory all
 	$(Q)scripts/get-model.sh
-	$(Q)$(MAKE) --no-print-directory test lint check-docs check-embed e2e
+	$(Q)for t in test lint check-docs check-embed e2e; do $(MAKE) --no-print-directory $$t || exit 1; done # one by one: some measure time
 install: all
 	install -Dm755 $(B)/pantheon-$(BACKEND) $(DESTDIR)$(bindir)/pantheon-$(BACKEND)
 	ln -sfn pantheon-$(BACKEND) $(DESTDIR)$(bindir)/pantheon
