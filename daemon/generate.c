@@ -63,7 +63,8 @@ static bool fail(struct gen *g, const struct pd_error *x) {
     return false;
 }
 
-static bool submit(struct gen *g, const struct pd_job *job, int64_t k, struct pn_request **ret) {
+/* Choice k of the job; `goes_on` for all but the first choice of the answer. */
+static bool submit(struct gen *g, const struct pd_job *job, int64_t k, bool goes_on, struct pn_request **ret) {
     const struct pd_params *p = g->params;
     struct pn_budget budget = { 0 };
     struct fo_err e;
@@ -77,6 +78,7 @@ static bool submit(struct gen *g, const struct pd_job *job, int64_t k, struct pn
         .ignore_end = p->ignore_end,
         .id = g->call->id,
         .want_text = true,
+        .goes_on = goes_on,
     };
     o.sampling.seed += (uint64_t)k;
     if (pn_submit(g->served, &o, ret, &budget, &e) == FO_OK) return true;
@@ -132,6 +134,11 @@ static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_b
         case PN_EV_ERROR: {
             struct pd_error x;
             pd_error_from(&x, ev.err, atomic_load(&g->app->draining));
+            if (pd_error_row(x.id)->status == 429) {
+                struct pn_served_status st;
+                pn_served_status(g->served, &st);
+                x.retry_after_s = st.retry_after_s;
+            }
             if (pd_error_row(x.id)->status == 503) x.retry_after_s = 1;
             return fail(g, &x);
         }
@@ -160,7 +167,7 @@ static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int6
     struct pn_request *r = NULL;
     struct fo_buf text;
     bool generates = !g->params->has_max_tokens || g->params->max_tokens > 0; /* echo alone needs no model */
-    if (generates && !submit(g, job, k, &r)) return false;
+    if (generates && !submit(g, job, k, index > 0, &r)) return false;
     fo_buf_init(&text, MAX_TEXT);
     bool ok = begin_choice(g, job, index, &text) && (!r || pull(g, r, index, &text, &last));
     if (ok) add_usage(&g->usage, &last.usage, k == 0);

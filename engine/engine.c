@@ -225,7 +225,7 @@ int pn_submit(struct pn_served *s, const struct pn_request_opts *o, struct pn_re
     int rc = pn_admit(&facts, o->n_tokens, o->max_tokens, ret_budget, e);
     if (rc == 0 && (o->want_text || o->n_stops > 0) && !info->has_tokenizer)
         rc = fo_fail(e, FO_EUNSUPPORTED, "this model has no tokenizer that can write text: %s", info->tokenizer_error);
-    if (rc == 0) rc = pn_sched_room(s->sched, e); /* before anything is copied: a full queue answers at once */
+    if (rc == 0) rc = pn_sched_room(s->sched, o->goes_on, e); /* before anything is copied: a full queue answers at once */
     struct pn_request *r = NULL;
     if (rc == 0)
         rc = pn_request_new(o, (uint32_t)ret_budget->max_tokens, (int32_t)info->n_vocab, pn_sched_wake(s->sched), &r, e);

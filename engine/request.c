@@ -58,6 +58,7 @@ int pn_request_new(const struct pn_request_opts *o, uint32_t max_tokens, int32_t
     r->max_tokens = max_tokens;
     r->ignore_end = o->ignore_end;
     r->want_text = o->want_text;
+    r->goes_on = o->goes_on;
     r->out_token = -1;
     r->n_tokens = o->n_tokens;
     r->tokens = malloc((size_t)o->n_tokens * sizeof *r->tokens);

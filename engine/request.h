@@ -23,6 +23,8 @@ struct pn_request_opts {
     const char *session;    /* reuse key of a conversation (its KV is kept when idle), or NULL; copied */
     const char *id;         /* request id for debug notes; copied */
     bool want_text;         /* detokenise (false: events carry token ids only) */
+    bool goes_on;           /* one more choice of an answer whose first was admitted: it is part of what runs already, so neither a
+                             * full queue, nor its timeout, nor draining (but for the deadline) ends it half-way */
 };
 
 enum pn_event_kind {

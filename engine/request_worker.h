@@ -26,7 +26,7 @@ struct pn_request {
     int32_t *tokens;               /* [n_tokens] */
     struct pn_sampler *sampler;    /* worker */
     struct pn_stop *stop;          /* worker; NULL = none */
-    bool ignore_end, want_text;
+    bool ignore_end, want_text, goes_on;
     char *session, *id; /* or NULL */
     struct pn_wake *wake;
     double submitted_ms;

@@ -66,6 +66,7 @@ struct pn_sched {
     struct pn_request *head, **tail;
     uint32_t n_queued, n_running;
     bool stop, draining;
+    bool over_all; /* the drain's deadline has passed: nothing goes on either */
     bool failed; /* written by the worker, which reads it without the lock */
     bool end_all, joined;
     struct note *over; /* conversations to forget */
@@ -150,9 +151,9 @@ static uint32_t retry_after(const struct pn_sched *s) {
     return seconds >= RETRY_MAX_S ? RETRY_MAX_S : seconds <= 1 ? 1 : (uint32_t)(seconds + 0.999);
 }
 
-static int state_check(struct pn_sched *s, struct fo_err *e) {
+static int state_check(struct pn_sched *s, bool goes_on, struct fo_err *e) {
     if (s->failed) return fo_fail(e, FO_EUNAVAIL, "the model failed: %s", s->reason);
-    if (s->draining) return fo_fail(e, FO_EUNAVAIL, "draining: no new requests are taken");
+    if (s->draining && (!goes_on || s->stop || s->over_all)) return fo_fail(e, FO_EUNAVAIL, "draining: no new requests are taken");
     return 0;
 }
 
@@ -162,10 +163,10 @@ static bool full(const struct pn_sched *s) {
 }
 
 /* Under the lock; what had been cancelled leaves first, through *ret_gone. */
-static int room(struct pn_sched *s, struct pn_request **ret_gone, struct fo_err *e) {
+static int room(struct pn_sched *s, bool goes_on, struct pn_request **ret_gone, struct fo_err *e) {
     *ret_gone = NULL;
-    int rc = state_check(s, e);
-    if (rc == 0 && full(s)) {
+    int rc = state_check(s, goes_on, e);
+    if (rc == 0 && !goes_on && full(s)) {
         *ret_gone = queue_sweep(s, false);
         if (full(s))
             rc = fo_fail_need(e, FO_EBUSY, (uint64_t)s->n_queued + 1, s->queue_depth, "the queue is full: %u requests run and %u wait (at most %u)",
@@ -175,10 +176,10 @@ static int room(struct pn_sched *s, struct pn_request **ret_gone, struct fo_err 
     return rc;
 }
 
-int pn_sched_room(struct pn_sched *s, struct fo_err *e) {
+int pn_sched_room(struct pn_sched *s, bool goes_on, struct fo_err *e) {
     struct pn_request *gone;
     pthread_mutex_lock(&s->lock);
-    int rc = room(s, &gone, e);
+    int rc = room(s, goes_on, &gone, e);
     pthread_mutex_unlock(&s->lock);
     end_list(gone, NULL);
     return rc;
@@ -188,10 +189,11 @@ int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e) 
     struct pn_request *gone;
     r->submitted_ms = pn_now_ms();
     pthread_mutex_lock(&s->lock);
-    int rc = room(s, &gone, e);
+    int rc = room(s, r->goes_on, &gone, e);
     if (rc == 0) {
         s->requests++;
-        queue_push(s, r);
+        if (r->goes_on) queue_push_front(s, r); /* its place was its predecessor's */
+        else queue_push(s, r);
     }
     pthread_mutex_unlock(&s->lock);
     end_list(gone, NULL);
@@ -233,6 +235,7 @@ bool pn_sched_wait_idle(struct pn_sched *s, uint32_t timeout_ms) {
 void pn_sched_cancel_all(struct pn_sched *s, const char *reason) {
     pthread_mutex_lock(&s->lock);
     s->end_all = true;
+    s->over_all = s->draining;
     snprintf(s->end_reason, sizeof s->end_reason, "%s", reason);
     pthread_mutex_unlock(&s->lock);
     pn_wake_ring(s->wake);
@@ -242,7 +245,7 @@ void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret) {
     struct fo_err why = { 0 };
     pthread_mutex_lock(&s->lock);
     *ret = (struct pn_served_status){
-        .ready = state_check(s, &why) == 0,
+        .ready = state_check(s, false, &why) == 0,
         .running = s->n_running,
         .queued = s->n_queued,
         .requests = s->requests,
@@ -354,8 +357,13 @@ static bool sweep(struct pn_sched *s) {
     fo_fail(&why, FO_EUNAVAIL, "%s", s->end_all ? s->end_reason : "the model was unloaded");
     s->end_all = false;
     struct pn_request *list = queue_sweep(s, all), *expired = NULL;
-    while (s->head && now - s->head->submitted_ms >= s->queue_timeout_ms) { /* the head is the oldest */
-        struct pn_request *r = queue_remove(s, &s->head);
+    for (struct pn_request **link = &s->head; *link;) { /* oldest first, but for what goes on and was put in front */
+        if ((*link)->goes_on) {
+            link = &(*link)->next;
+            continue;
+        }
+        if (now - (*link)->submitted_ms < s->queue_timeout_ms) break;
+        struct pn_request *r = queue_remove(s, link);
         r->next = expired;
         expired = r;
         s->n_failed++;
@@ -571,7 +579,9 @@ static void step(struct pn_sched *s, uint32_t n) {
 static int wait_ms(struct pn_sched *s) {
     double left = TICK_MS;
     pthread_mutex_lock(&s->lock);
-    if (s->head) left = s->head->submitted_ms + s->queue_timeout_ms - pn_now_ms() + 1;
+    struct pn_request *oldest = s->head;
+    while (oldest && oldest->goes_on) oldest = oldest->next;
+    if (oldest) left = oldest->submitted_ms + s->queue_timeout_ms - pn_now_ms() + 1;
     pthread_mutex_unlock(&s->lock);
     return left < 1 ? 1 : left > TICK_MS ? TICK_MS : (int)left;
 }

@@ -25,8 +25,8 @@ void pn_sched_free(struct pn_sched *s);
 /* The bell to make requests with. */
 struct pn_wake *pn_sched_wake(struct pn_sched *s);
 
-/* FO_OK when a request would be taken now; FO_EBUSY, FO_EUNAVAIL as below. Any thread, as all that follows. */
-int pn_sched_room(struct pn_sched *s, struct fo_err *e);
+/* FO_OK when a request (goes_on: see request.h) would be taken now; FO_EBUSY, FO_EUNAVAIL as below. Any thread, as all that follows. */
+int pn_sched_room(struct pn_sched *s, bool goes_on, struct fo_err *e);
 /* Queues it: the worker's hold is now the worker's. FO_EBUSY (queue full: need and have are places) or FO_EUNAVAIL (draining, or the
  * model failed, with the reason): it is still the caller's. */
 int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e);

@@ -35,6 +35,24 @@ def test_sigterm_lets_a_stream_finish_and_refuses_the_next(models, start):
     assert "event=stopped" in d.log
 
 
+@pytest.mark.parametrize("streamed", [False, True])
+def test_sigterm_lets_a_request_of_several_choices_finish(models, start, streamed):
+    d = start(manifest(("tiny", models["slow"], "max_concurrent: 1\nmax_sessions: 1"), server="drain: 60s"))
+    got = []
+    body = {"model": "tiny", "prompt": ["a", "b"], "n": 2, "max_tokens": 40, "ignore_eos": True, "stream": streamed}
+    t = threading.Thread(target=lambda: got.append(d.post("/v1/completions", body)))
+    t.start()
+    wait_for(lambda: d.counters()["running"] == 1, 10)
+    d.signal(signal.SIGTERM)
+    t.join(60 * SLOW)
+    assert got[0].status == 200, got[0].body
+    if streamed:
+        assert got[0].body.endswith(b"data: [DONE]\n\n") and got[0].body.count(b'"finish_reason":"length"') == 4
+    else:
+        assert [c["finish_reason"] for c in got[0].json["choices"]] == ["length"] * 4
+    assert d.wait(20) == 0
+
+
 def test_the_drain_deadline_ends_streams_with_an_error_event(models, start):
     d = start(manifest(("tiny", models["slow"], "max_concurrent: 1\nmax_sessions: 1"), server="drain: 500ms"))
     s = d.stream(max_tokens=4000, ignore_eos=True)

@@ -272,6 +272,41 @@ static void a_request_that_waited_too_long_is_told_so(void **state) {
     close_world(&w);
 }
 
+static void a_choice_that_goes_on_passes_a_full_queue_and_a_drain_until_its_deadline(void **state) {
+    (void)state;
+    struct world w;
+    static struct test_answer a, b;
+    int32_t ids[10];
+    struct pn_request *running, *waiting, *r;
+    struct pn_budget budget;
+    struct fo_err e = { 0 };
+    open_world(&w, 1, 1, 64, 1, 300);
+    atomic_store(&w.die.delay_ms, 5);
+    test_prompt(ids, 10, 7);
+    struct pn_request_opts o = test_opts(ids, 10, 100), on = test_opts(ids, 10, 2);
+    on.goes_on = true;
+    running = test_submit(w.s, &o);
+    read_first(running, &a);
+    waiting = test_submit(w.s, &o);
+    assert_int_equal(pn_submit(w.s, &on, &r, &budget, &e), 0); /* where any other is refused: */
+    on.goes_on = false;
+    assert_int_equal(pn_submit(w.s, &on, &(struct pn_request *){ NULL }, &budget, &e), FO_EBUSY);
+    on.goes_on = true;
+    test_read_all(waiting, &b); /* the one behind it still has its timeout, */
+    assert_int_equal(b.code, FO_ETIMEOUT);
+    pn_engine_drain(w.en);
+    pn_request_release(running);
+    test_read_all(r, &b); /* and it itself has none */
+    assert_int_equal(b.code, 0);
+    assert_int_equal(b.n_ids, 2);
+    assert_int_equal(pn_submit(w.s, &on, &r, &budget, &e), 0);
+    test_read_all(r, &b);
+    assert_int_equal(b.code, 0);
+    pn_engine_cancel_all(w.en);
+    assert_int_equal(pn_submit(w.s, &on, &r, &budget, &e), FO_EUNAVAIL);
+    close_world(&w);
+}
+
 static void a_slow_reader_pauses_its_own_request_and_no_other(void **state) {
     (void)state;
     struct world w;
@@ -583,6 +618,7 @@ int main(void) {
         cmocka_unit_test(a_cancel_stops_a_decode_before_its_next_step),
         cmocka_unit_test(a_full_queue_refuses_at_once_and_says_when_to_come_back),
         cmocka_unit_test(a_request_that_waited_too_long_is_told_so),
+        cmocka_unit_test(a_choice_that_goes_on_passes_a_full_queue_and_a_drain_until_its_deadline),
         cmocka_unit_test(a_slow_reader_pauses_its_own_request_and_no_other),
         cmocka_unit_test(stop_strings_end_the_answer_wherever_tokens_are_cut),
         cmocka_unit_test(max_tokens_ends_with_length),
