@@ -153,7 +153,7 @@ check-goldens: $(GOLDEN_TESTS) $(B)/tests/foundry/test_quant $(B)/pantheon-$(BAC
 VENV := $(O)/venv
 $(VENV)/.made: tests/e2e/requirements.txt
 	$(Q)rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
-e2e: $(VENV)/.made $(B)/pantheond $(B)/tests/gen/tiny
+e2e: $(VENV)/.made $(B)/pantheond $(B)/pantheon-$(BACKEND) $(B)/tests/gen/tiny
 	$(Q)B=$(B) $(VENV)/bin/python -m pytest -c tests/e2e/pytest.ini tests/e2e $(PYTEST_ARGS)
 check-deps:
 	$(Q)scripts/deps.sh check

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -179,55 +180,50 @@ int pd_cli_logits(const struct pd_cli_args *a) {
     FILE *out = NULL;
     bool to_stdout = strcmp(a->out, "-") == 0;
     int rc = PD_EXIT_FAILURE;
-    if (pd_cli_open_device(a, &dev, &e)) goto fail;
+    if (pd_cli_open_device(a, &dev, &e)) goto done;
     int64_t cap = a->models[a->n_models].ctx_cap;
     struct pn_model_opts o = { .dev = dev, .ctx_cap = (uint32_t)cap, .kv_default = true, .all_logits = true };
-    if (pn_model_open(path, &o, &m, &e)) goto fail;
+    if (pn_model_open(path, &o, &m, &e)) goto done;
     const struct pn_model_info *info = pn_model_info(m);
     if (n > info->ctx_cap) {
         fo_fail_need(&e, FO_EBUDGET, n, info->ctx_cap, "%zu tokens are more than the cap of %u", n, info->ctx_cap);
-        goto fail;
+        goto done;
     }
     for (size_t i = 0; i < n; i++)
         if (ids[i] >= (int32_t)info->n_vocab) {
             fo_fail(&e, FO_EINVAL, "token %d (number %zu) is out of range: the vocabulary has %u", ids[i], i + 1, info->n_vocab);
-            goto fail;
+            goto done;
         }
-    if (pn_seq_new(m, &s, &e) || pn_seq_reserve(s, (uint32_t)n, &e)) goto fail;
+    if (pn_seq_new(m, &s, &e) || pn_seq_reserve(s, (uint32_t)n, &e)) goto done;
     out = to_stdout ? stdout : fopen(a->out, "wb");
     if (!out) {
         fo_fail_errno(&e, errno, "%s", a->out);
-        goto fail;
+        goto done;
     }
     for (size_t at = 0; at < n;) {
         uint32_t k = n - at < info->max_batch ? (uint32_t)(n - at) : info->max_batch;
         float *logits;
         struct pn_batch_item item = { .seq = s, .tokens = ids + at, .n = k, .want = PN_WANT_ALL };
-        if (pn_model_forward(m, &item, 1, &logits, &e) || pn_model_state(m, &e)) goto fail;
+        if (pn_model_forward(m, &item, 1, &logits, &e) || pn_model_state(m, &e)) goto done;
         if (fwrite(logits, sizeof *logits * info->n_vocab, k, out) != k) {
             fo_fail_errno(&e, errno, "%s", a->out);
-            goto fail;
+            goto done;
         }
         at += k;
     }
-    bool bad = fflush(out) != 0;
-    if (!to_stdout) {
-        bad |= fclose(out) != 0;
-        out = NULL;
-    }
-    if (bad) {
+    if (fflush(out) != 0) {
         fo_fail_errno(&e, errno, "%s", a->out);
-        goto fail;
+        goto done;
     }
     rc = PD_EXIT_OK;
-    goto done;
-fail:
-    rc = pd_cli_fail(&e);
-    if (out && !to_stdout) {
-        fclose(out);
-        unlink(a->out); /* no half file that looks like a result */
-    }
 done:
+    if (rc != PD_EXIT_OK) pd_cli_fail(&e);
+    if (out && !to_stdout) {
+        struct stat st;
+        bool file = fstat(fileno(out), &st) == 0 && S_ISREG(st.st_mode); /* never takes a device away */
+        if (fclose(out) != 0 && rc == PD_EXIT_OK) rc = pd_cli_failf("%s: %s", a->out, strerror(errno));
+        if (rc != PD_EXIT_OK && file) unlink(a->out); /* no half file that looks like a result */
+    }
     pn_seq_free(s);
     pn_model_free(m);
     fo_device_close(dev);

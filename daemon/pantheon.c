@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "daemon/cli.h"
+#include "daemon/std.h"
 #include "engine/version.h"
 #include "foundry/device.h"
 
@@ -128,7 +129,7 @@ static bool parse_int(const char *s, int64_t *ret) {
 
 static int bad_value(const struct option_row *r, const char *s) {
     if (r->max > 0) {
-        fprintf(stderr, "pantheon: --%s %s: must be a number from %g to %g\n", r->name, s, r->min, r->max);
+        fprintf(stderr, "pantheon: --%s %s: must be a number from %.15g to %.15g\n", r->name, s, r->min, r->max);
     } else {
         fprintf(stderr, "pantheon: --%s %s: must be a whole number of at most 64 bits\n", r->name, s);
     }
@@ -193,7 +194,7 @@ static int set(struct pd_cli_args *a, const struct option_row *r, const char *s)
     return PD_EXIT_USAGE;
 }
 
-int main(int argc, char **argv) {
+static int command_line(int argc, char **argv) {
     const struct command *c = &commands[0];
     int first = 1;
     if (argc < 2) {
@@ -274,4 +275,9 @@ int main(int argc, char **argv) {
         a.rest[a.n_rest++] = *p;
     }
     return c->run(&a);
+}
+
+int main(int argc, char **argv) {
+    pd_std_open();
+    return pd_std_close("pantheon", command_line(argc, argv));
 }

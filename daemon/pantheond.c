@@ -8,6 +8,7 @@
 #include "config/manifest.h"
 #include "daemon/log.h"
 #include "daemon/serve.h"
+#include "daemon/std.h"
 #include "engine/version.h"
 #include "foundry/base/err.h"
 #include "foundry/base/file.h"
@@ -67,6 +68,7 @@ int main(int argc, char **argv) {
                                              { "version", no_argument, NULL, 'v' },       { NULL, 0, NULL, 0 } };
     const char *config = DEFAULT_CONFIG, *areas = NULL;
     bool check = false;
+    pd_std_open();
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
         case 'c':

@@ -11,7 +11,7 @@
 #include "foundry/gguf.h"
 #include "foundry/tok.h"
 
-enum { REGION_BYTES = 64 << 20, TOKEN_BYTES = 4096 };
+enum { OUTPUT_BYTES = 4 << 20, REGION_BYTES = 64 << 20, STEPS = 50 * 1000 * 1000, GROWTH = 8, TOKEN_BYTES = 4096 };
 
 static const char chatml[] = "{% for message in messages %}"
                              "{{ '<|im_start|>' + message.role + '\\n' + (message.content or '') + '<|im_end|>\\n' }}"
@@ -177,14 +177,18 @@ static int render(const struct pn_chat *c, const struct pn_chat_input *in, const
                   struct fo_err *e) {
     if (pn_chat_state(c, e)) return e->code;
     struct fo_region r;
-    fo_region_init(&r, REGION_BYTES);
+    fo_region_init(&r, limits->region_bytes);
     int rc = render_in(c, in, &r, limits, ret, e);
     fo_region_done(&r);
     return rc;
 }
 
 int pn_chat_render(const struct pn_chat *c, const struct pn_chat_input *in, struct pn_render *ret, struct fo_err *e) {
-    return render(c, in, NULL, ret, e);
+    /* What a template may take grows with what it was given: a conversation past the model's cap is to fail there, with the numbers,
+     * and not here. Values are copied some times on their way through a template. */
+    size_t n = strlen(in->messages_json) + (in->tools_json ? strlen(in->tools_json) : 0);
+    const struct pn_jinja_limits limits = { .output_bytes = OUTPUT_BYTES + 2 * n, .region_bytes = REGION_BYTES + GROWTH * n, .steps = STEPS + GROWTH * (uint64_t)n };
+    return render(c, in, &limits, ret, e);
 }
 
 /* --- probing --------------------------------------------------------------------------------------------------------------------- */

@@ -57,6 +57,13 @@ def test_pain_21_the_same_overflow_is_the_same_error_on_every_endpoint(daemon):
         assert re.search(r"exceeds the available context size", a.error["message"]) and re.search(r"maximum context length is \d+ tokens", a.error["message"])
 
 
+def test_pain_21_megabytes_past_the_cap_are_the_same_error_too(daemon):
+    text = "word " * 1_000_000  # more than the template engine wrote at most
+    for a in (daemon.chat(text), daemon.complete(text)):
+        assert (a.status, a.error["code"]) == (400, "context_length_exceeded"), a.error
+        assert a.error["budget"]["prompt_tokens"] > 100_000
+
+
 def test_pain_22_the_cap_is_shown_before_anyone_runs_into_it(models, start):
     d = start(manifest(("a", models["slow"], "ctx_cap: 1024"), ("b", models["tiny"])))
     listed = {m["id"]: m for m in d.get("/v1/models").json["data"]}
