@@ -1,7 +1,7 @@
 /* The registry: see engine.h.
  *
- * A served model is counted: the registry holds one reference, everybody who looked it up one more. Unloading takes the name out and
- * stops the worker; the memory goes with the last reference. Names are guarded by a read-write lock that no worker takes; the only
+ * An instance is counted: the registry holds one reference, everybody who looked it up one more. Unloading takes it out and stops the
+ * worker; the memory goes with the last reference. Names are guarded by a read-write lock that no worker takes; the only
  * writer is the loader, so what it found stays where it is between its own calls. */
 #include "engine/engine.h"
 
@@ -14,21 +14,28 @@
 #include "engine/mem/admit.h"
 #include "engine/request_worker.h"
 #include "engine/sched.h"
+#include "engine/wake.h"
 
-enum { QUEUE_DEPTH = 8, QUEUE_TIMEOUT_MS = 120000 };
+enum { QUEUE_DEPTH = 8, QUEUE_TIMEOUT_MS = 120000, DECODE_STALL_MS = 500 };
+
+struct names {
+    char **name; /* [n] */
+    int n;
+};
 
 struct pn_served {
     atomic_int refs;
-    char **names; /* [n_names]: the id, then the aliases */
-    int n_names;
-    uint32_t max_tokens_default;
+    char *name; /* fixed, as the next three */
+    uint32_t replica;
     int64_t loaded_at;
     struct pn_model *model;
+    struct names aliases; /* guarded by the registry's lock */
+    atomic_uint max_tokens_default;
     struct pn_sched *sched;
 };
 
 struct pn_engine {
-    pthread_rwlock_t lock; /* guards the list and draining */
+    pthread_rwlock_t lock; /* guards the list, the aliases and draining */
     struct pn_served **list;
     size_t n;
     bool draining;
@@ -42,11 +49,28 @@ int pn_engine_new(struct pn_engine **ret, struct fo_err *e) {
     return 0;
 }
 
+static void names_done(struct names *a) {
+    for (int i = 0; i < a->n; i++) free(a->name[i]);
+    free(a->name);
+}
+
+static int names_copy(const char *const *from, int n, struct names *ret, struct fo_err *e) {
+    struct names a = { 0 };
+    if (n > 0 && !(a.name = calloc((size_t)n, sizeof *a.name))) return fo_fail(e, FO_ENOMEM, "no memory for names");
+    for (; a.n < n; a.n++)
+        if (!(a.name[a.n] = strdup(from[a.n]))) {
+            names_done(&a);
+            return fo_fail(e, FO_ENOMEM, "no memory for names");
+        }
+    *ret = a;
+    return 0;
+}
+
 static void served_free(struct pn_served *s) {
     pn_sched_free(s->sched);
     pn_model_free(s->model);
-    for (int i = 0; i < s->n_names; i++) free(s->names[i]);
-    free(s->names);
+    names_done(&s->aliases);
+    free(s->name);
     free(s);
 }
 
@@ -65,43 +89,85 @@ void pn_engine_free(struct pn_engine *en) {
     free(en);
 }
 
-/* Under the lock. */
-static struct pn_served *find(const struct pn_engine *en, const char *name) {
+/* --- names (under the lock) ------------------------------------------------------------------- */
+static bool is_called(const struct pn_served *s, const char *name) {
+    if (strcmp(s->name, name) == 0) return true;
+    for (int i = 0; i < s->aliases.n; i++)
+        if (strcmp(s->aliases.name[i], name) == 0) return true;
+    return false;
+}
+
+/* An instance of this very name. */
+static struct pn_served *find_replica(const struct pn_engine *en, const char *name, uint32_t replica) {
     for (size_t i = 0; i < en->n; i++)
-        for (int k = 0; k < en->list[i]->n_names; k++)
-            if (strcmp(en->list[i]->names[k], name) == 0) return en->list[i];
+        if (en->list[i]->replica == replica && strcmp(en->list[i]->name, name) == 0) return en->list[i];
     return NULL;
 }
 
-static int names_free(struct pn_engine *en, const struct pn_serve_opts *o, struct fo_err *e) {
-    int rc = 0;
-    pthread_rwlock_rdlock(&en->lock);
-    for (int i = -1; i < o->n_aliases && rc == 0; i++) {
-        const char *name = i < 0 ? o->name : o->aliases[i];
-        if (find(en, name)) rc = fo_fail(e, FO_EINVAL, "a model named '%s' is already loaded", name);
+/* The least busy instance that serves; else any. */
+static struct pn_served *find(const struct pn_engine *en, const char *name) {
+    struct pn_served *best = NULL;
+    bool best_serves = false;
+    uint64_t best_busy = 0, best_slots = 1, best_requests = 0;
+    for (size_t i = 0; i < en->n; i++) {
+        struct pn_served *s = en->list[i];
+        if (!is_called(s, name)) continue;
+        uint32_t busy, slots;
+        uint64_t requests;
+        bool serves = pn_sched_load(s->sched, &busy, &slots, &requests);
+        uint64_t share = busy * best_slots, best_share = best_busy * slots;
+        if (best && (serves != best_serves ? !serves : share != best_share ? share > best_share : requests >= best_requests)) continue;
+        best = s;
+        best_serves = serves;
+        best_busy = busy;
+        best_slots = slots;
+        best_requests = requests;
     }
-    pthread_rwlock_unlock(&en->lock);
-    return rc;
+    return best;
+}
+
+/* Names belong to one model each; its instances share them. */
+static int check_names(const struct pn_engine *en, const struct pn_serve_opts *o, struct fo_err *e) {
+    for (size_t i = 0; i < en->n; i++) {
+        const struct pn_served *s = en->list[i];
+        if (strcmp(s->name, o->name) == 0) continue;
+        for (int k = -1; k < o->n_aliases; k++) {
+            const char *name = k < 0 ? o->name : o->aliases[k];
+            if (is_called(s, name)) return fo_fail(e, FO_EINVAL, "the name '%s' is already one of model '%s'", name, s->name);
+        }
+    }
+    return 0;
+}
+
+/* --- coming and going ------------------------------------------------------------------------ */
+/* What 0 stands for is filled in; FO_EINVAL above what the model was laid out for. */
+static int resolve(const struct pn_serve_opts *o, const struct pn_model *m, struct pn_sched_limits *ret, struct fo_err *e) {
+    uint32_t laid_out = pn_model_info(m)->max_concurrent;
+    if (o->max_concurrent > laid_out)
+        return fo_fail_need(e, FO_EINVAL, o->max_concurrent, laid_out, "max_concurrent %u is above the %u that the model was loaded for",
+                            o->max_concurrent, laid_out);
+    *ret = (struct pn_sched_limits){
+        .max_concurrent = o->max_concurrent ? o->max_concurrent : laid_out,
+        .queue_depth = o->queue_depth ? o->queue_depth : QUEUE_DEPTH,
+        .queue_timeout_ms = o->queue_timeout_ms ? o->queue_timeout_ms : QUEUE_TIMEOUT_MS,
+        .decode_stall_ms = o->decode_stall_ms ? o->decode_stall_ms : DECODE_STALL_MS,
+    };
+    return 0;
 }
 
 static int served_new(const char *path, const struct pn_serve_opts *o, struct pn_served **ret, struct fo_err *e) {
     struct pn_served *s = calloc(1, sizeof *s);
+    struct pn_sched_limits limits;
     if (!s) return fo_fail(e, FO_ENOMEM, "no memory for a model");
     atomic_init(&s->refs, 1);
-    s->max_tokens_default = o->max_tokens_default;
+    atomic_init(&s->max_tokens_default, o->max_tokens_default);
+    s->replica = o->replica;
     s->loaded_at = (int64_t)time(NULL);
-    int rc = 0;
-    s->names = calloc((size_t)o->n_aliases + 1, sizeof *s->names);
-    if (!s->names) rc = fo_fail(e, FO_ENOMEM, "no memory for names");
-    for (int i = 0; rc == 0 && i <= o->n_aliases; i++) {
-        s->names[i] = strdup(i == 0 ? o->name : o->aliases[i - 1]);
-        if (!s->names[i]) rc = fo_fail(e, FO_ENOMEM, "no memory for names");
-        else s->n_names++;
-    }
+    int rc = (s->name = strdup(o->name)) ? 0 : fo_fail(e, FO_ENOMEM, "no memory for names");
+    if (rc == 0) rc = names_copy(o->aliases, o->n_aliases, &s->aliases, e);
     if (rc == 0) rc = pn_model_open(path, &o->model, &s->model, e);
-    if (rc == 0)
-        rc = pn_sched_new(s->model, o->queue_depth ? o->queue_depth : QUEUE_DEPTH, o->queue_timeout_ms ? o->queue_timeout_ms : QUEUE_TIMEOUT_MS,
-                          &s->sched, e);
+    if (rc == 0) rc = resolve(o, s->model, &limits, e);
+    if (rc == 0) rc = pn_sched_new(s->model, &limits, &s->sched, e);
     if (rc != 0) {
         served_free(s);
         return rc;
@@ -110,10 +176,15 @@ static int served_new(const char *path, const struct pn_serve_opts *o, struct pn
     return 0;
 }
 
+/* The loader is the only writer: what it checked still holds when it has loaded. */
 int pn_engine_load(struct pn_engine *en, const char *path, const struct pn_serve_opts *o, struct fo_err *e) {
-    if (names_free(en, o, e) != 0) return e->code;
+    pthread_rwlock_rdlock(&en->lock);
+    int rc = check_names(en, o, e);
+    if (rc == 0 && find_replica(en, o->name, o->replica))
+        rc = fo_fail(e, FO_EINVAL, "replica %u of model '%s' is already loaded", o->replica, o->name);
+    pthread_rwlock_unlock(&en->lock);
     struct pn_served *s = NULL;
-    int rc = served_new(path, o, &s, e);
+    if (rc == 0) rc = served_new(path, o, &s, e);
     if (rc != 0) return rc;
     pthread_rwlock_wrlock(&en->lock);
     struct pn_served **list = realloc(en->list, (en->n + 1) * sizeof(struct pn_served *));
@@ -129,9 +200,8 @@ int pn_engine_load(struct pn_engine *en, const char *path, const struct pn_serve
     return rc;
 }
 
-int pn_engine_unload(struct pn_engine *en, const char *name, uint32_t drain_ms, struct fo_err *e) {
-    struct pn_served *s = pn_engine_get(en, name);
-    if (!s) return fo_fail(e, FO_ENOENT, "no model named '%s' is loaded", name);
+/* Out of the registry, once nothing runs there any more or drain_ms have passed. */
+static void unload(struct pn_engine *en, struct pn_served *s, uint32_t drain_ms) {
     pn_sched_drain(s->sched);
     if (!pn_sched_wait_idle(s->sched, drain_ms)) pn_sched_cancel_all(s->sched, "the model is being unloaded");
     pn_sched_stop(s->sched);
@@ -139,12 +209,62 @@ int pn_engine_unload(struct pn_engine *en, const char *name, uint32_t drain_ms, 
     for (size_t i = 0; i < en->n; i++) {
         if (en->list[i] != s) continue;
         memmove(&en->list[i], &en->list[i + 1], (--en->n - i) * sizeof(struct pn_served *));
-        pn_served_put(s); /* the registry's; ours is still there */
+        pn_served_put(s); /* the registry's; the caller's is still there */
         break;
     }
     pthread_rwlock_unlock(&en->lock);
+}
+
+int pn_engine_unload_replica(struct pn_engine *en, const char *name, uint32_t replica, uint32_t drain_ms, struct fo_err *e) {
+    struct pn_served *s = pn_engine_get_replica(en, name, replica);
+    if (!s) return fo_fail(e, FO_ENOENT, "replica %u of a model named '%s' is not loaded", replica, name);
+    unload(en, s, drain_ms);
     pn_served_put(s);
     return 0;
+}
+
+int pn_engine_unload(struct pn_engine *en, const char *name, uint32_t drain_ms, struct fo_err *e) {
+    struct pn_served *s = pn_engine_get(en, name);
+    if (!s) return fo_fail(e, FO_ENOENT, "no model named '%s' is loaded", name);
+    pthread_rwlock_rdlock(&en->lock); /* all of them at once, so that none takes what the others refuse */
+    for (size_t i = 0; i < en->n; i++)
+        if (strcmp(en->list[i]->name, s->name) == 0) pn_sched_drain(en->list[i]->sched);
+    pthread_rwlock_unlock(&en->lock);
+    double until = pn_now_ms() + drain_ms;
+    while (s) {
+        double left = until - pn_now_ms();
+        unload(en, s, left > 0 ? (uint32_t)left : 0);
+        struct pn_served *another = pn_engine_get(en, s->name);
+        pn_served_put(s);
+        s = another;
+    }
+    return 0;
+}
+
+int pn_engine_set(struct pn_engine *en, const struct pn_serve_opts *o, struct fo_err *e) {
+    struct names aliases;
+    struct pn_sched_limits limits;
+    struct pn_served *s = pn_engine_get_replica(en, o->name, o->replica);
+    if (!s) return fo_fail(e, FO_ENOENT, "replica %u of a model named '%s' is not loaded", o->replica, o->name);
+    int rc = resolve(o, s->model, &limits, e);
+    if (rc == 0) rc = names_copy(o->aliases, o->n_aliases, &aliases, e);
+    if (rc == 0) {
+        pthread_rwlock_wrlock(&en->lock);
+        rc = check_names(en, o, e);
+        if (rc == 0) {
+            struct names old = s->aliases;
+            s->aliases = aliases;
+            aliases = old;
+        }
+        pthread_rwlock_unlock(&en->lock);
+        names_done(&aliases);
+    }
+    if (rc == 0) {
+        atomic_store(&s->max_tokens_default, o->max_tokens_default);
+        pn_sched_set(s->sched, &limits);
+    }
+    pn_served_put(s);
+    return rc;
 }
 
 void pn_engine_drain(struct pn_engine *en) {
@@ -189,6 +309,14 @@ struct pn_served *pn_engine_get(struct pn_engine *en, const char *name) {
     return s;
 }
 
+struct pn_served *pn_engine_get_replica(struct pn_engine *en, const char *name, uint32_t replica) {
+    read_lock(en);
+    struct pn_served *s = find_replica(en, name, replica);
+    if (s) atomic_fetch_add(&s->refs, 1);
+    read_unlock(en);
+    return s;
+}
+
 void pn_engine_each(struct pn_engine *en, void (*fn)(void *ctx, struct pn_served *s), void *ctx) {
     read_lock(en);
     for (size_t i = 0; i < en->n; i++) fn(ctx, en->list[i]);
@@ -196,7 +324,11 @@ void pn_engine_each(struct pn_engine *en, void (*fn)(void *ctx, struct pn_served
 }
 
 const char *pn_served_name(const struct pn_served *s) {
-    return s->names[0];
+    return s->name;
+}
+
+uint32_t pn_served_replica(const struct pn_served *s) {
+    return s->replica;
 }
 
 const struct pn_model *pn_served_model(const struct pn_served *s) {
@@ -220,7 +352,7 @@ int pn_submit(struct pn_served *s, const struct pn_request_opts *o, struct pn_re
         .limited_by = "manifest",
         .kv_bytes_per_token = info->kv_bytes_per_token,
         .kv_bytes_available = pn_sched_kv_available(s->sched),
-        .max_tokens_default = s->max_tokens_default,
+        .max_tokens_default = atomic_load(&s->max_tokens_default),
     };
     int rc = pn_admit(&facts, o->n_tokens, o->max_tokens, ret_budget, e);
     if (rc == 0 && (o->want_text || o->n_stops > 0) && !info->has_tokenizer)

@@ -1,4 +1,5 @@
-/* The registry: which models exist, by name and alias; one worker each; routing. The daemon's main thread (through its loader) is
+/* The registry: which models exist, by name and alias; one worker each; routing. A name may have several instances (replicas), loaded and
+ * unloaded one by one, each numbered; a request goes to the least busy one that serves. The daemon's main thread (through its loader) is
  * the only writer; connection threads look up and submit. */
 #pragma once
 #include <stdbool.h>
@@ -7,8 +8,8 @@
 
 #include "engine/model.h"
 #include "engine/request.h"
+#include "foundry/base/err.h"
 
-struct fo_err;
 struct pn_engine;
 struct pn_served; /* a loaded model with its worker and queue; counted references */
 
@@ -18,19 +19,29 @@ void pn_engine_free(struct pn_engine *en);
 
 struct pn_serve_opts {
     const char *name;            /* the id clients send; copied */
+    uint32_t replica;            /* which instance of it */
     const char *const *aliases;  /* [n_aliases], copied */
     int n_aliases;
-    struct pn_model_opts model;
+    struct pn_model_opts model;  /* its max_concurrent is what is laid out */
+    uint32_t max_concurrent;     /* requests that run at once; 0 = all that is laid out, which it may not pass */
     uint32_t queue_depth;        /* requests that may wait; 0 = 8 */
     uint32_t queue_timeout_ms;   /* longest wait; 0 = 120,000 */
+    uint32_t decode_stall_ms;    /* longest that a prompt may hold up running answers in a step; 0 = 500 (see sched.h) */
     uint32_t max_tokens_default; /* 0 = what fits the cap */
 };
 
-/* Loads the file and starts its worker. Blocking; called by the loader. FO_EINVAL when name or alias is taken. */
+/* Loads the file and starts its worker. Blocking; called by the loader. FO_EINVAL when this replica is loaded already, or the name or an
+ * alias is another model's. */
 int pn_engine_load(struct pn_engine *en, const char *path, const struct pn_serve_opts *opts, struct fo_err *e);
 /* Stops taking requests (503), lets running ones finish up to drain_ms, cancels the rest, joins the worker, frees when the last
- * reference is gone. FO_ENOENT. */
+ * reference is gone. All instances of the name (or alias), or one. FO_ENOENT. */
 int pn_engine_unload(struct pn_engine *en, const char *name, uint32_t drain_ms, struct fo_err *e);
+int pn_engine_unload_replica(struct pn_engine *en, const char *name, uint32_t replica, uint32_t drain_ms, struct fo_err *e);
+
+/* What may change while an instance serves: aliases and all of pn_serve_opts that is not `model`, with its meanings of 0. The opts' model is
+ * not read. FO_ENOENT when opts name no loaded instance; FO_EINVAL (an alias is another model's, or max_concurrent is above what was laid
+ * out: need and have) and FO_ENOMEM change nothing. */
+int pn_engine_set(struct pn_engine *en, const struct pn_serve_opts *opts, struct fo_err *e);
 /* All models stop taking requests: submit gives FO_EUNAVAIL "draining". */
 void pn_engine_drain(struct pn_engine *en);
 /* Running and queued requests over all models. */
@@ -38,20 +49,29 @@ uint32_t pn_engine_active(const struct pn_engine *en);
 /* Cancels every request of every model (the drain deadline). */
 void pn_engine_cancel_all(struct pn_engine *en);
 
-/* By name or alias; NULL when there is none. Give it back with pn_served_put. Any thread; never waits for a worker. */
+/* By name or alias; NULL when there is none. Of several instances the one with the smallest share of its slots taken (running and waiting
+ * requests), then the one that has had the fewest requests; one that does not serve (failed, draining) only when none does. Give it back
+ * with pn_served_put. Any thread; never waits for a worker. */
 struct pn_served *pn_engine_get(struct pn_engine *en, const char *name);
+/* One instance, by name (no alias). */
+struct pn_served *pn_engine_get_replica(struct pn_engine *en, const char *name, uint32_t replica);
 void pn_served_put(struct pn_served *s); /* NULL is allowed */
 
 const char *pn_served_name(const struct pn_served *s);
+uint32_t pn_served_replica(const struct pn_served *s);
 const struct pn_model *pn_served_model(const struct pn_served *s); /* immutable parts only: info, tok, chat */
 
 /* A snapshot for status pages; never waits for a worker. */
 struct pn_served_status {
     bool ready;               /* serves; false = failed or draining, `reason` says why */
+    bool draining;
+    enum fo_code failed_code; /* FO_OK = healthy. FO_ELOST: a die or the file is gone. A failed instance stays so: unload and load it */
     char reason[256];
     int64_t loaded_at;        /* seconds since 1970 */
     uint32_t running, queued; /* requests now */
+    uint32_t max_concurrent;  /* as set */
     uint64_t requests, refused, failed, cancelled, tokens_prefilled, tokens_decoded;
+    uint32_t prefill_chunk;   /* most prompt tokens in a step beside running answers, as last chosen; 0 = not yet */
     uint64_t heartbeat;       /* grows with every step and idle tick of the worker */
     double prefill_tps, decode_tps; /* recent rates, 0 = not known yet */
     uint64_t kv_bytes_used;
@@ -62,7 +82,7 @@ void pn_served_status(const struct pn_served *s, struct pn_served_status *ret);
 /* The conversation under this key (pn_request_opts.session) is over: what is kept of it is given up soon. */
 void pn_served_forget(struct pn_served *s, const char *session);
 
-/* Names in load order for lists: calls fn for each, under no lock that a worker needs. fn does not call back into the registry. */
+/* Instances in load order for lists: calls fn for each, under no lock that a worker needs. fn does not call back into the registry. */
 void pn_engine_each(struct pn_engine *en, void (*fn)(void *ctx, struct pn_served *s), void *ctx);
 
 /* The numbers behind a verdict: the `budget` member of context_over_budget. */

@@ -51,7 +51,6 @@ struct pn_sched {
     const struct fo_tok *tok; /* NULL = ids only */
     struct pn_wake *wake;
     pthread_t thread;
-    uint32_t queue_depth, queue_timeout_ms;
 
     /* the worker's */
     uint32_t n_slots, n_run;
@@ -60,18 +59,22 @@ struct pn_sched {
     uint32_t *item_slot;         /* [n_slots] */
     struct pn_prefix *idle;
     uint64_t order;
+    double chunk_tps, chunk_mean_tps; /* of the last step with a chunk worth measuring, and the average; 0 = none yet */
 
     pthread_mutex_t lock; /* guards the rest */
+    struct pn_sched_limits limits;
     pthread_cond_t idle_now;
     struct pn_request *head, **tail;
     uint32_t n_queued, n_running;
     bool stop, draining;
     bool over_all; /* the drain's deadline has passed: nothing goes on either */
     bool failed; /* written by the worker, which reads it without the lock */
+    enum fo_code failed_code;
     bool end_all, joined;
     struct note *over; /* conversations to forget */
     char end_reason[160];
     char reason[256];
+    uint32_t chunk;
     uint64_t requests, refused, n_failed, cancelled, prefilled, decoded, heartbeat;
     uint64_t kv_used, kv_available;
     double prefill_tps, decode_tps, mean_prompt, mean_answer;
@@ -157,9 +160,14 @@ static int state_check(struct pn_sched *s, bool goes_on, struct fo_err *e) {
     return 0;
 }
 
+/* Slots that may run now. */
+static uint32_t slots_now(const struct pn_sched *s) {
+    return s->limits.max_concurrent < s->n_slots ? s->limits.max_concurrent : s->n_slots;
+}
+
 /* Free slots count as places: a burst that comes before the worker has woken is not refused for it. */
 static bool full(const struct pn_sched *s) {
-    return s->n_queued + s->n_running >= s->n_slots + s->queue_depth;
+    return s->n_queued + s->n_running >= slots_now(s) + s->limits.queue_depth;
 }
 
 /* Under the lock; what had been cancelled leaves first, through *ret_gone. */
@@ -169,11 +177,28 @@ static int room(struct pn_sched *s, bool goes_on, struct pn_request **ret_gone, 
     if (rc == 0 && !goes_on && full(s)) {
         *ret_gone = queue_sweep(s, false);
         if (full(s))
-            rc = fo_fail_need(e, FO_EBUSY, (uint64_t)s->n_queued + 1, s->queue_depth, "the queue is full: %u requests run and %u wait (at most %u)",
-                              s->n_running, s->n_queued, s->queue_depth);
+            rc = fo_fail_need(e, FO_EBUSY, (uint64_t)s->n_queued + 1, s->limits.queue_depth,
+                              "the queue is full: %u requests run and %u wait (at most %u)", s->n_running, s->n_queued, s->limits.queue_depth);
     }
     if (rc != 0) s->refused++;
     return rc;
+}
+
+void pn_sched_set(struct pn_sched *s, const struct pn_sched_limits *l) {
+    pthread_mutex_lock(&s->lock);
+    s->limits = *l;
+    pthread_mutex_unlock(&s->lock);
+    pn_wake_ring(s->wake);
+}
+
+bool pn_sched_load(struct pn_sched *s, uint32_t *ret_busy, uint32_t *ret_slots, uint64_t *ret_requests) {
+    pthread_mutex_lock(&s->lock);
+    *ret_busy = s->n_running + s->n_queued;
+    *ret_slots = slots_now(s);
+    *ret_requests = s->requests;
+    bool serves = !s->failed && !s->draining;
+    pthread_mutex_unlock(&s->lock);
+    return serves;
 }
 
 int pn_sched_room(struct pn_sched *s, bool goes_on, struct fo_err *e) {
@@ -246,6 +271,10 @@ void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret) {
     pthread_mutex_lock(&s->lock);
     *ret = (struct pn_served_status){
         .ready = state_check(s, false, &why) == 0,
+        .draining = s->draining,
+        .failed_code = s->failed_code,
+        .max_concurrent = slots_now(s),
+        .prefill_chunk = s->chunk,
         .running = s->n_running,
         .queued = s->n_queued,
         .requests = s->requests,
@@ -326,6 +355,7 @@ static void end_running(struct pn_sched *s, const struct fo_err *err) {
 static void model_failed(struct pn_sched *s, const struct fo_err *err) {
     pthread_mutex_lock(&s->lock);
     s->failed = true;
+    s->failed_code = err->code;
     snprintf(s->reason, sizeof s->reason, "%.255s", err->msg);
     struct pn_request *list = queue_sweep(s, true);
     pthread_mutex_unlock(&s->lock);
@@ -357,12 +387,13 @@ static bool sweep(struct pn_sched *s) {
     fo_fail(&why, FO_EUNAVAIL, "%s", s->end_all ? s->end_reason : "the model was unloaded");
     s->end_all = false;
     struct pn_request *list = queue_sweep(s, all), *expired = NULL;
+    uint32_t timeout_ms = s->limits.queue_timeout_ms;
     for (struct pn_request **link = &s->head; *link;) { /* oldest first, but for what goes on and was put in front */
         if ((*link)->goes_on) {
             link = &(*link)->next;
             continue;
         }
-        if (now - (*link)->submitted_ms < s->queue_timeout_ms) break;
+        if (now - (*link)->submitted_ms < timeout_ms) break;
         struct pn_request *r = queue_remove(s, link);
         r->next = expired;
         expired = r;
@@ -379,8 +410,7 @@ static bool sweep(struct pn_sched *s) {
         pthread_mutex_unlock(&s->lock);
     }
     end_list(list, &why);
-    fo_fail_need(&late, FO_ETIMEOUT, s->queue_timeout_ms, s->queue_timeout_ms, "waited %u ms in the queue, the longest that is allowed",
-                 s->queue_timeout_ms);
+    fo_fail_need(&late, FO_ETIMEOUT, timeout_ms, timeout_ms, "waited %u ms in the queue, the longest that is allowed", timeout_ms);
     end_list(expired, &late);
 
     fail_cancelled(&gone);
@@ -421,7 +451,7 @@ static bool start_one(struct pn_sched *s) {
     if (s->n_run == s->n_slots) return false;
     while (sl->r) sl++;
     pthread_mutex_lock(&s->lock);
-    struct pn_request *r = s->head ? queue_remove(s, &s->head) : NULL;
+    struct pn_request *r = s->head && s->n_run < slots_now(s) ? queue_remove(s, &s->head) : NULL;
     if (r) s->n_running++;
     pthread_mutex_unlock(&s->lock);
     if (!r) return false;
@@ -455,9 +485,16 @@ static bool start_one(struct pn_sched *s) {
 }
 
 /* --- a step ---------------------------------------------------------------------------------- */
-/* Most prompt tokens in a step beside n_decode answers. */
-static uint32_t prefill_budget(const struct pn_sched *s, uint32_t n_decode) {
-    return s->info->max_batch - n_decode;
+/* Most prompt tokens in a step beside n_decode answers: see sched.h. */
+static uint32_t prefill_budget(struct pn_sched *s, uint32_t n_decode) {
+    uint32_t most = s->info->max_batch - n_decode;
+    if (n_decode == 0) return most;
+    pthread_mutex_lock(&s->lock);
+    double stall = s->limits.decode_stall_ms / 1e3, doubled = s->chunk ? 2.0 * s->chunk : PN_FIRST_CHUNK;
+    pthread_mutex_unlock(&s->lock);
+    double tps = s->chunk_tps < s->chunk_mean_tps ? s->chunk_tps : s->chunk_mean_tps, fits = tps > 0 ? 0.9 * tps * stall : PN_FIRST_CHUNK;
+    if (fits > doubled) fits = doubled;
+    return fits >= most ? most : fits < 1 ? 1 : (uint32_t)fits;
 }
 
 /* Fills items; returns how many. */
@@ -469,7 +506,7 @@ static uint32_t build_batch(struct pn_sched *s) {
         s->item_slot[n] = i;
         s->items[n++] = (struct pn_batch_item){ sl->seq, &sl->last, 1, PN_WANT_LAST };
     }
-    uint32_t left = prefill_budget(s, n), total = n;
+    uint32_t budget = prefill_budget(s, n), left = budget, total = n, n_decode = n;
     uint64_t from = 0;
     while (left > 0) { /* the prompts in order of starting */
         uint32_t next = s->n_slots;
@@ -487,6 +524,11 @@ static uint32_t build_batch(struct pn_sched *s) {
         from = sl->order + 1;
     }
     assert(n <= s->n_slots && total <= s->info->max_batch);
+    if (n_decode > 0 && total > n_decode) {
+        pthread_mutex_lock(&s->lock);
+        s->chunk = budget;
+        pthread_mutex_unlock(&s->lock);
+    }
     return n;
 }
 
@@ -528,8 +570,13 @@ static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *log
     double seconds = ms / 1e3, rest = seconds - (s->decode_tps > 0 ? decoded / s->decode_tps : 0);
     if (prefilled == 0 && seconds > 0)
         learn(&s->decode_tps, decoded / seconds);
-    else if (prefilled > 0 && rest > 0)
+    else if (prefilled > 0 && rest > 0) {
         learn(&s->prefill_tps, prefilled / rest);
+        if (prefilled >= PN_FIRST_CHUNK || prefilled >= s->chunk) { /* the last few tokens of a prompt cost more than their share */
+            s->chunk_tps = prefilled / rest;
+            learn(&s->chunk_mean_tps, s->chunk_tps);
+        }
+    }
     pthread_mutex_unlock(&s->lock);
 
     for (uint32_t i = lo; i < lo + n; i++) {
@@ -581,7 +628,7 @@ static int wait_ms(struct pn_sched *s) {
     pthread_mutex_lock(&s->lock);
     struct pn_request *oldest = s->head;
     while (oldest && oldest->goes_on) oldest = oldest->next;
-    if (oldest) left = oldest->submitted_ms + s->queue_timeout_ms - pn_now_ms() + 1;
+    if (oldest) left = oldest->submitted_ms + s->limits.queue_timeout_ms - pn_now_ms() + 1;
     pthread_mutex_unlock(&s->lock);
     return left < 1 ? 1 : left > TICK_MS ? TICK_MS : (int)left;
 }
@@ -599,7 +646,7 @@ static void *worker(void *arg) {
             continue;
         }
         pn_wake_wait(s->wake, seen, wait_ms(s));
-        if (!s->failed && pn_model_state(s->m, &e) != 0) model_failed(s, &e);
+        if (!s->failed && pn_model_check(s->m, &e) != 0) model_failed(s, &e);
     }
 }
 
@@ -632,14 +679,13 @@ static uint32_t least(uint32_t a, uint32_t b) {
     return a < b ? a : b;
 }
 
-int pn_sched_new(struct pn_model *m, uint32_t queue_depth, uint32_t queue_timeout_ms, struct pn_sched **ret, struct fo_err *e) {
+int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, struct pn_sched **ret, struct fo_err *e) {
     struct pn_sched *s = calloc(1, sizeof *s);
     if (!s) return fo_fail(e, FO_ENOMEM, "no memory for a scheduler");
     s->m = m;
     s->info = pn_model_info(m);
     s->tok = pn_model_tok(m);
-    s->queue_depth = queue_depth;
-    s->queue_timeout_ms = queue_timeout_ms;
+    s->limits = *l;
     s->tail = &s->head;
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_t attr;

@@ -3,7 +3,13 @@
  * One step: whatever was cancelled goes; requests come in from the queue while slots are free; then one batch is computed that holds
  * one token for every request that is decoding and fills up with chunks of the prompts that are not, first come first served. So a
  * running answer never waits for a whole prompt. KV for prompt and answer is reserved when a request starts: what has started is
- * not failed for memory. */
+ * not failed for memory.
+ *
+ * How long a chunk is: beside running answers, all chunks of a step together are as many tokens as take decode_stall at the measured
+ * rate, less a tenth, so that the gap between two tokens of an answer stays within decode_stall and one step of decoding. The rate is
+ * the average, or the last step's if that was slower: a step that took too long (deep in a context, a busy machine) makes the next one
+ * smaller at once. Before anything was measured a chunk is PN_FIRST_CHUNK tokens, and from step to step it doubles at most, since small
+ * chunks say little of big ones. Without running answers a step is as big as the model was opened for. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -15,8 +21,18 @@ struct pn_sched;
 struct pn_served_status;
 struct pn_wake;
 
+enum { PN_FIRST_CHUNK = 16 };
+
+/* What may change while it runs. None is 0, but queue_depth may be. */
+struct pn_sched_limits {
+    uint32_t max_concurrent; /* at most the model's */
+    uint32_t queue_depth, queue_timeout_ms, decode_stall_ms;
+};
+
 /* Starts the worker. The model outlives the scheduler; from here on only the worker touches its sequences. FO_ENOMEM. */
-int pn_sched_new(struct pn_model *m, uint32_t queue_depth, uint32_t queue_timeout_ms, struct pn_sched **ret, struct fo_err *e);
+int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, struct pn_sched **ret, struct fo_err *e);
+/* What runs or waits already goes on, even when it is more than the new limits allow. Any thread. */
+void pn_sched_set(struct pn_sched *s, const struct pn_sched_limits *l);
 /* Ends every request with FO_EUNAVAIL and joins the worker; submit and status still answer. Called by one thread at a time. */
 void pn_sched_stop(struct pn_sched *s);
 /* Stops and frees. NULL is allowed. */
@@ -24,6 +40,9 @@ void pn_sched_free(struct pn_sched *s);
 
 /* The bell to make requests with. */
 struct pn_wake *pn_sched_wake(struct pn_sched *s);
+
+/* How busy it is, for routing: requests that run or wait, slots, and all requests so far. False when it takes none (failed, draining). */
+bool pn_sched_load(struct pn_sched *s, uint32_t *ret_busy, uint32_t *ret_slots, uint64_t *ret_requests);
 
 /* FO_OK when a request (goes_on: see request.h) would be taken now; FO_EBUSY, FO_EUNAVAIL as below. Any thread, as all that follows. */
 int pn_sched_room(struct pn_sched *s, bool goes_on, struct fo_err *e);
