@@ -392,7 +392,9 @@ static int check(const struct reader *r, const struct cf_facts *f) {
             if (strcmp(f->dies[i].name, f->dies[j].name) == 0)
                 return wrong(r, &(struct path){ &dies, NULL, i }, "a second die of this name");
     for (size_t i = 0; i < f->n_estimates; i++)
-        if (f->estimates[i].n_layers != f->estimates[i].n_layer_kv)
+        if (f->estimates[i].n_layers > CF_MAX_LAYERS)
+            return wrong(r, &(struct path){ &estimates, NULL, i }, "more than 1024 layers");
+        else if (f->estimates[i].n_layers != f->estimates[i].n_layer_kv)
             return wrong(r, &(struct path){ &estimates, NULL, i }, "layer_bytes and layer_kv_bytes have different lengths");
     for (size_t i = 0; i < f->n_instances; i++)
         for (size_t j = 0; j < i; j++)

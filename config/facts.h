@@ -75,7 +75,7 @@ struct cf_estimate {
     int64_t ctx_declared, max_sessions, max_concurrent; /* ctx_declared may be CF_AUTO */
     int64_t ctx_cap;                                    /* what that resolves to */
     char *error;                                        /* the file cannot be served: why; the numbers are 0 then. NULL */
-    uint64_t *layer_bytes;                              /* [n_layers] weights of each layer */
+    uint64_t *layer_bytes;                              /* [n_layers <= CF_MAX_LAYERS] weights of each layer */
     size_t n_layers;
     uint64_t *layer_kv_bytes; /* [n_layer_kv = n_layers] its KV, all sessions at ctx_cap */
     size_t n_layer_kv;
@@ -102,7 +102,7 @@ struct cf_facts {
     void *memory; /* owns everything above when it came from cf_facts_parse or cf_facts_copy */
 };
 
-enum { CF_MAX_FACTS_BYTES = 8 << 20, CF_MAX_FACTS_MEMORY = 64 << 20 };
+enum { CF_MAX_FACTS_BYTES = 8 << 20, CF_MAX_FACTS_MEMORY = 64 << 20, CF_MAX_LAYERS = 1024 };
 
 /* JSON both ways: the keys are the fields' names, of one table. Parsing is strict (unknown keys and wrong types are errors, absent keys
  * are zeros, names must be there) and bounded (CF_MAX_FACTS_BYTES of text): FO_EFORMAT names the JSON path, FO_ELIMIT, FO_ENOMEM. Free

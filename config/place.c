@@ -1,10 +1,10 @@
 /* Placement: see place.h.
  *
  * A split is found exactly. Layers stay in order, every die gets at least one; cut points are chosen so that the largest of
- * (bytes on the die) / (room on the die) is least: moving one layer over any border cannot improve it. best[k][l] is that largest ratio for
- * the first l layers on the first k dies. It grows with l, and what die k would hold of layers l'..l shrinks with l', so the best last cut
- * is where the two cross: found by bisection, which makes a split of any model over any number of dies instant. Bytes of a die count
- * everything that is on it: its layers' weights and KV, the embedding on the first, the output matrix on the last, scratch on each. */
+ * (bytes on the die) / (room on the die) is least: moving a layer over any border cannot improve it. best[k][l] is that largest ratio for
+ * the first l layers on the first k dies: the least, over all last cuts, of what die k holds then and of best[k-1] before the cut. Bytes of
+ * a die count everything that is on it: its layers' weights and KV, the embedding on the first, the output matrix on the last, scratch on
+ * each. */
 #include "config/place.h"
 
 #include <stdio.h>
@@ -70,35 +70,29 @@ static struct cf_ratio ratio_of(const struct cf_placer *p, const struct cf_estim
     return (struct cf_ratio){ cf_part_bytes(&part), room ? room : 1 };
 }
 
-/* Splits over dies[n]; n is at least 1, at most the layers. */
-static void split(struct cf_placer *p, const struct cf_estimate *est, const size_t *dies, size_t n, struct cf_place *ret) {
+/* Splits over dies[n] with room[n]; n is 1, or at most the layers. */
+static void split(struct cf_placer *p, const struct cf_estimate *est, const size_t *dies, const uint64_t *room, size_t n,
+                  struct cf_place *ret) {
     size_t layers = est->n_layers, width = p->max_layers + 1;
     struct cf_ratio *before = p->best, *now = p->best + width;
-    for (size_t l = 1; l <= layers; l++) now[l] = ratio_of(p, est, 0, l, p->die_room[dies[0]]);
+    for (size_t l = 1; l <= layers; l++) now[l] = ratio_of(p, est, 0, l, room[0]);
     for (size_t k = 1; k < n; k++) {
         struct cf_ratio *swap = before;
         before = now;
         now = swap;
         for (size_t l = k + 1; l <= layers; l++) {
-            size_t lo = k, hi = l - 1; /* the first cut at which the earlier dies are at least as full as this one */
-            while (lo < hi) {
-                size_t mid = lo + (hi - lo) / 2;
-                if (ratio_less(before[mid], ratio_of(p, est, mid, l, p->die_room[dies[k]])))
-                    lo = mid + 1;
-                else
-                    hi = mid;
-            }
-            struct cf_ratio mine = ratio_of(p, est, lo, l, p->die_room[dies[k]]), at = ratio_less(mine, before[lo]) ? before[lo] : mine;
-            if (lo > k) { /* or the one before it */
-                mine = ratio_of(p, est, lo - 1, l, p->die_room[dies[k]]);
-                struct cf_ratio other = ratio_less(mine, before[lo - 1]) ? before[lo - 1] : mine;
-                if (ratio_less(other, at)) {
-                    at = other;
-                    lo--;
-                }
+            struct cf_ratio at = { 0 };
+            size_t best_cut = l;
+            for (size_t cut = l; cut-- > k;) {
+                struct cf_ratio mine = ratio_of(p, est, cut, l, room[k]);
+                if (best_cut < l && !ratio_less(mine, at)) break; /* more layers here only make it worse */
+                if (ratio_less(mine, before[cut])) mine = before[cut];
+                if (best_cut < l && !ratio_less(mine, at)) continue;
+                at = mine;
+                best_cut = cut;
             }
             now[l] = at;
-            p->cut[k * width + l] = (uint32_t)lo;
+            p->cut[k * width + l] = (uint32_t)best_cut;
         }
     }
     ret->n_parts = n;
@@ -116,8 +110,13 @@ static void no_room(struct cf_place *ret, uint64_t need, uint64_t have, const ch
     ret->kind = CF_NO_ROOM;
     ret->need = need;
     ret->have = have;
-    snprintf(ret->why, sizeof ret->why, "needs %s %s, where %s %s free", fo_format_bytes(need, n, sizeof n), where,
-             fo_format_bytes(have, h, sizeof h), have == 1 ? "is" : "are");
+    fo_format_bytes(need, n, sizeof n);
+    fo_format_bytes(have, h, sizeof h);
+    if (strcmp(n, h) == 0) { /* rounding hides what is missing */
+        snprintf(n, sizeof n, "%llu B", (unsigned long long)need);
+        snprintf(h, sizeof h, "%llu B", (unsigned long long)have);
+    }
+    snprintf(ret->why, sizeof ret->why, "needs %s %s, where %s are free", n, where, h);
 }
 
 /* Whether each part has room on its die and the host has room for its share; the fullest die speaks. */
@@ -148,39 +147,49 @@ static void gate(struct cf_placer *p, const struct cf_estimate *est, const size_
     if (ret->kind == CF_PLACED && host > p->host_room) no_room(ret, host, p->host_room, "of the host's memory above ram_reserve");
 }
 
-static bool fits_anywhere(const struct cf_placer *p, size_t die) {
+static bool healthy(const struct cf_placer *p, size_t die) {
     return p->facts->dies[die].health != CF_HEALTH_LOST;
 }
 
+/* On these dies. What a part on the host's die may take is also bounded by the host's gate, and the split must know it. */
 static void on(struct cf_placer *p, const struct cf_estimate *est, const size_t *dies, size_t n, struct cf_place *ret) {
+    uint64_t room[CF_MAX_PARTS];
     if (n > 1 && est->n_layers < n) {
         ret->kind = CF_DIE_ABSENT;
         snprintf(ret->why, sizeof ret->why, "has %zu layers, which cannot be split over %zu dies", est->n_layers, n);
         return;
     }
-    split(p, est, dies, n, ret);
+    for (size_t i = 0; i < n; i++) {
+        uint64_t host = cf_less(p->host_room, cf_add(est->host_bytes, n > 1 ? est->staging_bytes : 0));
+        room[i] = p->die_room[dies[i]];
+        if (p->facts->dies[dies[i]].host && host < room[i]) room[i] = host;
+    }
+    split(p, est, dies, room, n, ret);
     gate(p, est, dies, ret);
 }
 
 /* --- choosing dies ---------------------------------------------------------------------------------------------------------- */
-/* Healthy dies, best first: without a copy of the model, accelerators, room, as in the facts. */
-static size_t rank_dies(struct cf_placer *p) {
-    const struct cf_facts *f = p->facts;
-    size_t n = 0;
-    for (size_t i = 0; i < f->n_dies; i++) {
-        size_t at = n;
-        if (!fits_anywhere(p, i)) continue;
-        for (; at > 0; at--) {
-            size_t j = p->order[at - 1];
-            bool better = p->taken[i] != p->taken[j]                         ? p->taken[j]
-                          : f->dies[i].accelerator != f->dies[j].accelerator ? f->dies[i].accelerator
-                                                                             : p->die_room[i] > p->die_room[j];
-            if (!better) break;
-            p->order[at] = j;
-        }
-        p->order[at] = i;
-        n++;
+/* Puts healthy dies into p->order, best first: without a copy of the model (if that counts), accelerators, room, as in the facts. */
+static bool better(const struct cf_placer *p, size_t a, size_t b, bool spread) {
+    const struct cf_die_fact *x = &p->facts->dies[a], *y = &p->facts->dies[b];
+    if (spread && p->taken[a] != p->taken[b]) return p->taken[b];
+    if (x->accelerator != y->accelerator) return x->accelerator;
+    return p->die_room[a] != p->die_room[b] ? p->die_room[a] > p->die_room[b] : a < b;
+}
+
+static void sort_dies(struct cf_placer *p, size_t n, bool spread) {
+    for (size_t i = 1; i < n; i++) {
+        size_t die = p->order[i], at = i;
+        for (; at > 0 && better(p, die, p->order[at - 1], spread); at--) p->order[at] = p->order[at - 1];
+        p->order[at] = die;
     }
+}
+
+static size_t rank_dies(struct cf_placer *p, bool spread) {
+    size_t n = 0;
+    for (size_t i = 0; i < p->facts->n_dies; i++)
+        if (healthy(p, i)) p->order[n++] = i;
+    sort_dies(p, n, spread);
     return n;
 }
 
@@ -191,7 +200,7 @@ static void no_die(struct cf_place *ret, enum cf_placed kind, const char *why) {
 
 /* Whole, on the first die that has room; else what the roomiest one says. */
 static void anywhere(struct cf_placer *p, const struct cf_estimate *est, struct cf_place *ret) {
-    size_t n = rank_dies(p), roomiest = 0;
+    size_t n = rank_dies(p, true), roomiest = 0;
     if (n == 0) {
         no_die(ret, CF_DIE_LOST, "every die is lost");
         return;
@@ -204,22 +213,30 @@ static void anywhere(struct cf_placer *p, const struct cf_estimate *est, struct 
     on(p, est, &p->order[roomiest], 1, ret);
 }
 
-/* Split over the n roomiest, in the order of the facts, where neighbours are. */
+/* Split over n: those without a copy of the model before others, accelerators before the host, the roomiest. Within a set the roomiest
+ * comes first, whichever dies they are: so a set with more room is never worse, and what does not fit now does not fit when less is free.
+ */
 static void over(struct cf_placer *p, const struct cf_estimate *est, size_t n, struct cf_place *ret) {
-    size_t n_ranked = rank_dies(p);
+    size_t n_ranked = rank_dies(p, true), n_accelerators = 0, set[CF_MAX_PARTS];
     if (n > n_ranked || n > p->max_parts) {
         ret->kind = n > p->facts->n_dies || n > p->max_parts ? CF_DIE_ABSENT : CF_DIE_LOST;
         snprintf(ret->why, sizeof ret->why, "wants %zu dies, and %zu %s there%s", n, n_ranked, n_ranked == 1 ? "is" : "are",
                  ret->kind == CF_DIE_LOST ? ": the others are lost" : "");
         return;
     }
-    for (size_t i = 1; i < n; i++)
-        for (size_t j = i; j > 0 && p->order[j] < p->order[j - 1]; j--) {
-            size_t swap = p->order[j];
-            p->order[j] = p->order[j - 1];
-            p->order[j - 1] = swap;
-        }
+    sort_dies(p, n, false);
     on(p, est, p->order, n, ret);
+    if (ret->kind != CF_NO_ROOM) return;
+    rank_dies(p, false);
+    while (n_accelerators < n_ranked && p->facts->dies[p->order[n_accelerators]].accelerator) n_accelerators++;
+    struct cf_place first = { .kind = CF_N_PLACED };
+    for (size_t n_host = n > n_accelerators ? n - n_accelerators : 0; n_host <= n && n_host <= n_ranked - n_accelerators; n_host++) {
+        for (size_t i = 0; i < n; i++) set[i] = p->order[i < n - n_host ? i : n_accelerators + i - (n - n_host)];
+        on(p, est, set, n, ret);
+        if (ret->kind == CF_PLACED) return;
+        if (first.kind == CF_N_PLACED) first = *ret;
+    }
+    *ret = first;
 }
 
 static void no_such_die(const struct cf_placer *p, const char *name, struct cf_place *ret) {
@@ -316,7 +333,7 @@ void cf_place_instead(struct cf_placer *p, const struct cf_estimate *est, const 
         fo_buf_printf(out, "dies: %s", got.parts[0].die);
         return; /* whole on another die: no need to split */
     }
-    for (size_t i = 0; i < p->facts->n_dies; i++) n_healthy += fits_anywhere(p, i);
+    for (size_t i = 0; i < p->facts->n_dies; i++) n_healthy += healthy(p, i);
     for (size_t n = 2; n <= n_healthy && n <= MAX_INSTEAD; n++) {
         char word[24], *name = word;
         snprintf(word, sizeof word, "auto:%zu", n);

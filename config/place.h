@@ -30,8 +30,9 @@ enum cf_placed {
     CF_PLACED,
     CF_TRUSTED, /* has no room; placed because it was told to trust */
     CF_NO_ROOM,
-    CF_DIE_LOST,  /* a die that it must be on, or all; or none has been seen: waiting may help */
-    CF_DIE_ABSENT /* no such die, too few of them, or more dies than layers */
+    CF_DIE_LOST,   /* a die that it must be on, or all; or none has been seen: waiting may help */
+    CF_DIE_ABSENT, /* no such die, too few of them, or more dies than layers */
+    CF_N_PLACED
 };
 
 struct cf_place {
@@ -47,8 +48,8 @@ struct cf_place {
 int cf_placer_init(struct cf_placer *p, const struct cf_facts *f, struct fo_region *r, struct fo_err *e);
 
 /* Places a model of this estimate (without error) on `dies`: none = wherever it fits whole, accelerators first, then the roomiest; "auto:N"
- * = split over the N roomiest; names = on those, split by layers where there are several, so that the fullest die (its bytes by its room)
- * is as empty as can be. */
+ * = split over N, accelerators as far as they can do it, then the roomiest; names = on those, split by layers where there are
+ * several, so that the fullest die (its bytes by its room) is as empty as can be. */
 void cf_place(struct cf_placer *p, const struct cf_estimate *est, const struct cf_names *dies, bool trust, struct cf_place *ret);
 
 /* What would fit instead: "ctx_cap 2048; dies: s1; dies: auto:2". Appends nothing when nothing would. */

@@ -61,6 +61,7 @@ struct planner {
     struct item *items;
     struct cf_judgement *judged; /* [n_instances] */
     const struct want **owner;   /* [n_instances] */
+    bool *moved;                 /* [n_instances] its reload is among the steps */
     struct cf_world now, later, try_now, try_later;
     struct cf_placer placer;
 };
@@ -80,9 +81,8 @@ __attribute__((format(printf, 2, 3))) static char *text(struct planner *p, const
 }
 
 /* The gravest verdict on a model stands, of equals the first. */
-static void rule(struct want *w, enum cf_verdict_kind kind, char *why) {
+static void rule(struct cf_verdict *v, enum cf_verdict_kind kind, char *why) {
     static const int grave[] = { [CF_V_IN_SYNC] = 0, [CF_V_CHANGES] = 1, [CF_V_WAITING] = 2, [CF_V_REFUSED] = 3, [CF_V_HELD] = 4 };
-    struct cf_verdict *v = w->verdict;
     if (v->why && grave[v->kind] >= grave[kind]) return;
     v->kind = kind;
     v->why = why;
@@ -160,7 +160,7 @@ static void set_live_keys(struct planner *p) {
         struct cf_step *s = add_step(p, CF_STEP_SET, w->m->name, inst->replica, p->judged[i].why);
         s->spec = w->m;
         s->ad_hoc = !w->declared;
-        rule(w, CF_V_CHANGES, s->why);
+        rule(w->verdict, CF_V_CHANGES, s->why);
     }
 }
 
@@ -174,7 +174,7 @@ static void unload(struct planner *p) {
         cf_world_give(&p->later, inst->parts, inst->n_parts, inst->host_bytes);
         note_peaks(p, 0);
         struct want *w = want_of(p, inst->name);
-        if (w) rule(w, CF_V_CHANGES, s->why);
+        if (w) rule(w->verdict, CF_V_CHANGES, s->why);
     }
 }
 
@@ -220,7 +220,7 @@ static void collect_items(struct planner *p) {
             else if (j->act == CF_ACT_GOES)
                 add_item(p, w, r, p->f->n_instances, "declared", j->why);
             else if (j->act == CF_ACT_WAIT)
-                rule(w, CF_V_WAITING, text(p, "%s", j->why));
+                rule(w->verdict, CF_V_WAITING, text(p, "%s", j->why));
         }
     }
     if (p->n_items) qsort(p->items, p->n_items, sizeof *p->items, by_turn);
@@ -233,7 +233,8 @@ static void mark_taken(struct planner *p, const struct item *it) {
     if (n_copies(it->w->m) == 1) return;
     for (size_t i = 0; i < p->f->n_instances; i++) {
         const struct cf_instance *inst = &p->f->instances[i];
-        if (p->owner[i] != it->w || i == it->old || p->judged[i].act == CF_ACT_UNLOAD || p->judged[i].act == CF_ACT_GOES) continue;
+        if (p->owner[i] != it->w || i == it->old || p->judged[i].act == CF_ACT_UNLOAD || p->judged[i].act == CF_ACT_GOES || p->moved[i])
+            continue;
         for (size_t j = 0; j < inst->n_parts; j++) {
             size_t d = cf_die_find(p->f, inst->parts[j].die);
             if (d < n_dies) p->placer.taken[d] = true;
@@ -278,20 +279,20 @@ static void emit(struct planner *p, struct item *it, const struct cf_place *got)
     s->host_bytes = got->host_bytes;
     s->staging_bytes = got->staging_bytes;
     s->trusted = got->kind == CF_TRUSTED;
-    if (s->trusted)
-        s->why = text(p, "%s%smemory: trust, although it %s", reload ? it->why : "", reload ? "; " : "", got->why);
+    if (s->trusted) s->why = text(p, "%s%smemory: trust, although it %s", reload ? it->why : "", reload ? "; " : "", got->why);
     s->parts = fo_region_array(p->region, got->n_parts, sizeof *s->parts);
     p->failed |= !s->parts;
     if (s->parts) {
         memcpy(s->parts, got->parts, got->n_parts * sizeof *s->parts);
         s->n_parts = got->n_parts;
     }
+    if (reload) p->moved[it->old] = true;
     cf_world_take(&p->try_now, got->parts, got->n_parts, got->host_bytes);
     cf_world_take(&p->try_later, got->parts, got->n_parts, got->host_bytes);
     cf_world_copy(&p->now, &p->try_now);
     cf_world_copy(&p->later, &p->try_later);
     note_peaks(p, got->staging_bytes);
-    rule(&p->wants[it->order], CF_V_CHANGES, s->why);
+    rule(it->w->verdict, CF_V_CHANGES, s->why);
 }
 
 /* Its place is kept for it, though it does not go there now. */
@@ -321,7 +322,7 @@ static bool try_now(struct planner *p, struct item *it, struct want *w) {
     place(p, it, false, false, &soon);
     if (soon.kind == CF_PLACED) {
         reserve(p, &soon);
-        rule(w, CF_V_WAITING, text(p, "%s; more is on its way back", got.why));
+        rule(w->verdict, CF_V_WAITING, text(p, "%s; more is on its way back", got.why));
         return true;
     }
     if (w->m->memory != CF_MEMORY_TRUST) return false;
@@ -336,21 +337,21 @@ static void try_item(struct planner *p, struct item *it) {
     struct want *w = &p->wants[it->order];
     it->done = true;
     if (!it->est) {
-        rule(w, CF_V_WAITING, text(p, "its file has not been looked at yet"));
+        rule(w->verdict, CF_V_WAITING, text(p, "its file has not been looked at yet"));
         return;
     }
     if (it->est->error) {
-        rule(w, CF_V_REFUSED, text(p, "%s", it->est->error));
+        rule(w->verdict, CF_V_REFUSED, text(p, "%s", it->est->error));
         return;
     }
     imagine(p, it);
     place(p, it, false, w->m->memory == CF_MEMORY_TRUST, &got);
     if (got.kind == CF_DIE_LOST) {
-        rule(w, CF_V_WAITING, text(p, "%s", got.why));
+        rule(w->verdict, CF_V_WAITING, text(p, "%s", got.why));
         return;
     }
     if (got.kind == CF_DIE_ABSENT) {
-        rule(w, CF_V_REFUSED, text(p, "%s", got.why));
+        rule(w->verdict, CF_V_REFUSED, text(p, "%s", got.why));
         return;
     }
     char *waits = waits_for(p, it);
@@ -361,7 +362,7 @@ static void try_item(struct planner *p, struct item *it) {
     else {
         reserve(p, &got);
         if (!it->moves) w->verdict->retry_at_ms = w->history->retry_at_ms;
-        rule(w, CF_V_WAITING, waits);
+        rule(w->verdict, CF_V_WAITING, waits);
     }
 }
 
@@ -372,7 +373,7 @@ static void refuse(struct planner *p, const struct item *it) {
     if (w->verdict->why && w->verdict->kind == CF_V_REFUSED) return; /* one copy speaks for all */
     imagine(p, it);
     place(p, it, false, false, &got);
-    rule(w, CF_V_REFUSED, text(p, "%s%s", got.why, it->old != p->f->n_instances ? "; the old form stays" : ""));
+    rule(w->verdict, CF_V_REFUSED, text(p, "%s%s", got.why, it->old != p->f->n_instances ? "; the old form stays" : ""));
     w->verdict->need_bytes = got.need;
     w->verdict->have_bytes = got.have;
     fo_buf_init(&instead, 512);
@@ -399,31 +400,29 @@ static void settle_wants(struct planner *p) {
         struct want *w = &p->wants[i];
         int64_t n = n_copies(w->m);
         if (w->m->state == CF_STATE_ABSENT)
-            rule(w, CF_V_IN_SYNC, text(p, "declared absent"));
+            rule(w->verdict, CF_V_IN_SYNC, text(p, "declared absent"));
         else if (w->m->state == CF_STATE_ON_DEMAND)
-            rule(w, CF_V_IN_SYNC, text(p, "loaded by its first request"));
+            rule(w->verdict, CF_V_IN_SYNC, text(p, "loaded by its first request"));
         else if (!is_wanted(w))
-            rule(w, CF_V_HELD, text(p, "unloaded by hand, until it is loaded by hand or a new manifest comes"));
+            rule(w->verdict, CF_V_HELD, text(p, "unloaded by hand, until it is loaded by hand or a new manifest comes"));
         else
-            rule(w, CF_V_IN_SYNC, n > 1 ? text(p, "its %lld copies run as declared", (long long)n) : text(p, "runs as declared"));
+            rule(w->verdict, CF_V_IN_SYNC, n > 1 ? text(p, "its %lld copies run as declared", (long long)n) : text(p, "runs as declared"));
     }
 }
 
 /* Instances that nobody wants get one verdict a name. */
 static void judge_orphans(struct planner *p) {
+    static const enum cf_verdict_kind kinds[] = {
+        [CF_ACT_KEEP] = CF_V_IN_SYNC, [CF_ACT_UNLOAD] = CF_V_CHANGES, [CF_ACT_WAIT] = CF_V_WAITING, [CF_ACT_GOES] = CF_V_WAITING
+    };
     struct cf_plan *plan = p->plan;
     for (size_t i = 0; i < p->f->n_instances; i++) {
         const struct cf_instance *inst = &p->f->instances[i];
         size_t at = p->n_wants;
         if (p->owner[i]) continue;
         while (at < plan->n_verdicts && strcmp(plan->verdicts[at].model, inst->name) != 0) at++;
-        if (at < plan->n_verdicts) continue;
-        enum cf_act act = p->judged[i].act;
-        plan->verdicts[plan->n_verdicts++] = (struct cf_verdict){ .model = inst->name,
-                                                                  .kind = act == CF_ACT_UNLOAD                       ? CF_V_CHANGES
-                                                                          : act == CF_ACT_GOES || act == CF_ACT_WAIT ? CF_V_WAITING
-                                                                                                                     : CF_V_IN_SYNC,
-                                                                  .why = text(p, "%s", p->judged[i].why) };
+        if (at == plan->n_verdicts) plan->verdicts[plan->n_verdicts++] = (struct cf_verdict){ .model = inst->name };
+        rule(&plan->verdicts[at], kinds[p->judged[i].act], text(p, "%s", p->judged[i].why));
     }
 }
 
@@ -443,7 +442,9 @@ static int prepare(struct planner *p, struct fo_region *scratch, unsigned flags,
     p->wants = fo_region_array(scratch, n_wants + 1, sizeof *p->wants);
     p->judged = fo_region_array(scratch, f->n_instances + 1, sizeof *p->judged);
     p->owner = fo_region_array(scratch, f->n_instances + 1, sizeof *p->owner);
-    if (!p->plan->verdicts || !p->plan->dies || !p->wants || !p->judged || !p->owner) return fo_fail(e, FO_ENOMEM, "no memory to plan");
+    p->moved = fo_region_array(scratch, f->n_instances + 1, sizeof *p->moved);
+    if (!p->plan->verdicts || !p->plan->dies || !p->wants || !p->judged || !p->owner || !p->moved)
+        return fo_fail(e, FO_ENOMEM, "no memory to plan");
     for (size_t i = 0; i < p->m->n_models; i++) add_want(p, &p->m->models[i], true);
     for (size_t i = 0; i < f->n_histories; i++)
         if (f->histories[i].ad_hoc && !(flags & CF_PLAN_PRUNE) && !want_of(p, f->histories[i].ad_hoc->name))
