@@ -4,8 +4,25 @@
 #include <stdlib.h>
 
 #include "config/manifest.h"
+#include "foundry/base/buf.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* What is written reads back as an equal model. */
+static void check_model(const struct cf_model *m) {
+    struct cf_model *again, *copy;
+    struct cf_diff diffs[CF_MAX_DIFFS];
+    struct cf_report rep;
+    struct fo_err e;
+    struct fo_buf json;
+    fo_buf_init(&json, 8 << 20);
+    cf_model_write(m, &json);
+    if (json.failed || cf_model_parse(json.data, json.len, NULL, &again, &rep, &e) || cf_model_copy(again, &copy, &e)) abort();
+    if (cf_model_diff(m, again, diffs) || cf_model_diff(m, copy, diffs)) abort();
+    cf_model_free(again);
+    cf_model_free(copy);
+    fo_buf_done(&json);
+}
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct cf_manifest *m = NULL;
@@ -25,6 +42,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         const struct cf_model *x = &m->models[i];
         if (!x->name || !x->source_path || x->max_concurrent > x->max_sessions || x->max_concurrent < 1) abort();
     }
+    for (size_t i = 0; m && i < m->n_models; i++) check_model(&m->models[i]);
     cf_manifest_free(m);
     cf_report_done(&rep);
     return 0;
