@@ -122,7 +122,7 @@ KEYS(pressure, "'pressure'", struct cf_manifest);
 static const struct cf_key queue_rows[] = {
     { .name = "depth", .kind = CF_COUNT, OF(queue_depth), .min = 0, .max = 4096, .def = "8", .change = CF_LIVE,
       .also = "size length max", .help = "Requests that may wait; one more is answered 429 with Retry-After." },
-    { .name = "timeout", .kind = CF_MS, OF(queue_timeout_ms), .min = 0, .max = 24 * HOURS, .def = "120s", .change = CF_LIVE,
+    { .name = "timeout", .kind = CF_MS, OF(queue_timeout_ms), .min = 100, .max = 24 * HOURS, .def = "120s", .change = CF_LIVE,
       .help = "Longest wait in the queue; then 429." },
 };
 KEYS(queue, "'queue'", struct cf_model);

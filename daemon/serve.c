@@ -108,7 +108,7 @@ static int load_model(struct serve *s, const struct cf_model *d, struct fo_err *
                        .kv_default = true,
                        .no_mmap = s->opts->no_mmap,
                        .chat_template = text },
-            .queue_depth = count(d->queue_depth, 0),
+            .queue_depth = d->queue_depth == 0 ? PN_QUEUE_NONE : count(d->queue_depth, 0),
             .queue_timeout_ms = d->queue_timeout_ms > UINT32_MAX ? UINT32_MAX : (uint32_t)d->queue_timeout_ms,
         };
         uint64_t promised = s->promised_bytes;

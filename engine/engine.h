@@ -17,6 +17,8 @@ int pn_engine_new(struct pn_engine **ret, struct fo_err *e);
 /* Removes every model (drain 0) and frees. NULL is allowed. */
 void pn_engine_free(struct pn_engine *en);
 
+enum { PN_QUEUE_NONE = 0x7FFFFFFF }; /* as queue_depth: no request may wait */
+
 struct pn_serve_opts {
     const char *name;            /* the id clients send; copied */
     uint32_t replica;            /* which instance of it */
@@ -24,7 +26,7 @@ struct pn_serve_opts {
     int n_aliases;
     struct pn_model_opts model;  /* its max_concurrent is what is laid out */
     uint32_t max_concurrent;     /* requests that run at once; 0 = all that is laid out, which it may not pass */
-    uint32_t queue_depth;        /* requests that may wait; 0 = 8 */
+    uint32_t queue_depth;        /* requests that may wait; 0 = 8, PN_QUEUE_NONE = none */
     uint32_t queue_timeout_ms;   /* longest wait; 0 = 120,000 */
     uint32_t decode_stall_ms;    /* longest that a prompt may hold up running answers in a step; 0 = 500 (see sched.h) */
     uint32_t max_tokens_default; /* 0 = what fits the cap */

@@ -158,6 +158,15 @@ def test_a_full_queue_is_429_with_a_time(models, start):
         s.close()
 
 
+def test_a_queue_of_depth_0_lets_nobody_wait(models, start):
+    d = start(manifest(("tiny", models["slow"], "max_concurrent: 1\nmax_sessions: 1\nqueue: { depth: 0 }")))
+    s = d.stream(max_tokens=1000, ignore_eos=True)
+    next(s.events())
+    r = d.chat(max_tokens=1)
+    assert r.status == 429 and r.error["code"] == "queue_full" and int(r.headers["retry-after"]) > 0
+    s.close()
+
+
 def test_the_manifest_s_sampling_is_the_default(models, start):
     d = start(manifest(("tiny", models["tiny"], "sampling: { temperature: 0 }")))
     texts = {d.chat(max_tokens=20).json["choices"][0]["message"]["content"] for _ in range(3)}
