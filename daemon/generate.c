@@ -9,6 +9,7 @@
 
 #include "daemon/app.h"
 #include "daemon/http.h"
+#include "daemon/log.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "daemon/sse.h"
@@ -55,8 +56,9 @@ static bool fail(struct gen *g, const struct pd_error *x) {
         pd_error_reply(g->call, x);
         return false;
     }
-    fo_log(FO_LOG_WARN, "http", "event=failed_in_stream request=%s code=%s message=\"%s\"", g->call->id,
-           pd_error_row(x->id)->code ? pd_error_row(x->id)->code : "null", x->message);
+    char said[sizeof x->message + 64];
+    fo_log(FO_LOG_WARN, "http", "event=failed_in_stream request=%s code=%s message=%s", g->call->id,
+           pd_error_row(x->id)->code ? pd_error_row(x->id)->code : "null", pd_log_quote(x->message, said, sizeof said));
     fo_buf_clear(&g->out);
     pd_sse_error(x, g->call->id, &g->out);
     if (flush(g)) pd_stream_close(g->call);

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "daemon/http.h"
+#include "daemon/log.h"
 #include "engine/engine.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
@@ -127,8 +128,9 @@ void pd_error_reply(struct pd_call *c, const struct pd_error *x) {
     if (x->retry_after_s) fo_buf_printf(&head, "Retry-After: %u\r\n", x->retry_after_s);
     if (row->no_retry) fo_buf_puts(&head, "x-should-retry: false\r\n");
     if (x->allow) fo_buf_printf(&head, "Allow: %s\r\n", x->allow);
-    fo_log(row->status >= 500 ? FO_LOG_WARN : FO_LOG_DEBUG, "http", "event=refused request=%s status=%d code=%s param=%s message=\"%s\"", c->id, row->status,
-           row->code ? row->code : "null", x->param[0] ? x->param : "null", x->message);
+    char param[sizeof x->param + 16], said[sizeof x->message + 64]; /* both may hold what a client wrote */
+    fo_log(row->status >= 500 ? FO_LOG_WARN : FO_LOG_DEBUG, "http", "event=refused request=%s status=%d code=%s param=%s message=%s", c->id, row->status,
+           row->code ? row->code : "null", pd_log_quote(x->param, param, sizeof param), pd_log_quote(x->message, said, sizeof said));
     static const char none[] = "{\"error\":{\"message\":\"No memory.\",\"type\":\"server_error\",\"param\":null,\"code\":\"out_of_memory\"}}";
     if (body.failed) pd_reply(c, 503, "application/json", NULL, none, sizeof none - 1);
     else pd_reply(c, row->status, "application/json", fo_buf_str(&head), body.data, body.len);

@@ -532,11 +532,22 @@ static uint32_t build_batch(struct pn_sched *s) {
     return n;
 }
 
-static void token_chosen(struct pn_sched *s, struct slot *sl, int32_t id) {
+/* Why no token could be chosen of logits that the sampler has seen: what a request bans is minus infinity there. */
+static void fail_unusable(const struct pn_sched *s, const float *logits, struct fo_err *e) {
+    for (uint32_t i = 0; i < s->info->n_vocab; i++)
+        if (logits[i] == logits[i]) {
+            fo_fail(e, FO_EINVAL, "'logit_bias' bans every token that could come");
+            return;
+        }
+    fo_fail(e, FO_EIO, "the model computes no numbers (not-a-number for every token): its file is damaged");
+}
+
+/* id as the sampler chose it of `logits` [n_vocab]. */
+static void token_chosen(struct pn_sched *s, struct slot *sl, int32_t id, const float *logits) {
     struct pn_request *r = sl->r;
     struct fo_err e;
     if (id < 0) {
-        fo_fail(&e, FO_EINTERNAL, "the model gave no usable logits (all not-a-number, or every token is banned)");
+        fail_unusable(s, logits, &e);
         slot_end(s, sl, PN_FINISH_STOP, &e);
         return;
     }
@@ -582,7 +593,7 @@ static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *log
     for (uint32_t i = lo; i < lo + n; i++) {
         if (s->items[i].want == PN_WANT_NONE) continue;
         struct slot *sl = &s->slots[s->item_slot[i]];
-        token_chosen(s, sl, pn_sampler_pick(sl->r->sampler, logits));
+        token_chosen(s, sl, pn_sampler_pick(sl->r->sampler, logits), logits);
         logits += s->info->n_vocab;
     }
 }

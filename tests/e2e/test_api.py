@@ -1,5 +1,6 @@
 """The API through the official client and by hand: forms, parameters, and what is refused."""
 import json
+import pathlib
 import re
 
 import pytest
@@ -71,6 +72,28 @@ def test_logit_bias_decides(daemon):
     r = daemon.complete([5], max_tokens=4, logit_bias={"70": 100}, temperature=0)
     want = daemon.complete([70, 70, 70, 70], max_tokens=0, echo=True).json["choices"][0]["text"]
     assert r.json["choices"][0]["text"] == want
+
+
+def test_banning_every_token_is_the_request_s_fault(daemon):
+    r = daemon.chat(max_tokens=1, logit_bias={str(i): -100 for i in range(512)})
+    assert r.status == 400 and r.error["code"] == "invalid_value" and "logit_bias" in r.error["message"]
+
+
+def test_a_file_of_not_a_number_is_no_bug_of_the_server(models, start, tmp_path):
+    bad = tmp_path / "nan.gguf"
+    data = bytearray(pathlib.Path(models["tiny"]).read_bytes())
+    data[-32768:] = b"\0\0\xc0\x7f" * 8192
+    bad.write_bytes(data)
+    r = start(manifest(("tiny", bad))).chat(max_tokens=1)
+    assert r.status == 503 and r.error["code"] == "device_error" and "not-a-number" in r.error["message"]
+
+
+def test_what_a_client_writes_stays_within_its_quotes_in_the_log(models, start):
+    d = start(manifest(("tiny", models["tiny"])), args=("--log", "debug=http"))
+    d.post("/v1/chat/completions", {"model": 'x" status=200\nlevel=error event=fake', "messages": [{"role": "user", "content": "a"}]})
+    d.post("/v1/chat/completions", {"model": "tiny", "a b=c": 1})
+    lines = [x for x in d.log.splitlines() if "event=refused" in x]
+    assert len(lines) == 2 and 'param="model"' in lines[0] and r'x\" status=200' in lines[0] and 'param="a b=c"' in lines[1], lines
 
 
 def test_completions_take_text_ids_and_several_prompts(daemon):
