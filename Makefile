@@ -154,7 +154,11 @@ VENV := $(O)/venv
 $(VENV)/.made: tests/e2e/requirements.txt
 	$(Q)rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
 e2e: $(VENV)/.made $(B)/pantheond $(B)/pantheon-$(BACKEND) $(B)/tests/gen/tiny
-	$(Q)B=$(B) $(VENV)/bin/python -m pytest -c tests/e2e/pytest.ini tests/e2e $(PYTEST_ARGS)
+	$(Q)B=$(B) $(if $(SOAK_SECONDS),SOAK_SECONDS=$(SOAK_SECONDS) SOAK_CLIENTS=$(SOAK_CLIENTS)) $(VENV)/bin/python -m pytest -c tests/e2e/pytest.ini tests/e2e $(PYTEST_ARGS)
+# Ten minutes of 64 clients, then the same under AddressSanitizer.   FLAVOUR=tsan: under ThreadSanitizer, for races
+soak:
+	$(Q)for f in $(if $(filter tsan,$(FLAVOUR)),tsan,release asan); do \
+	 $(MAKE) --no-print-directory FLAVOUR=$$f SOAK_SECONDS=$(or $(SOAK_SECONDS),600) SOAK_CLIENTS=$(or $(SOAK_CLIENTS),64) PYTEST_ARGS='-k many_clients' e2e || exit 1; done
 check-deps:
 	$(Q)scripts/deps.sh check
 check: check-deps
@@ -176,11 +180,11 @@ help:
 	@echo 'make check         every test that needs no special hardware, the lints, end to end'
 	@echo 'make test          the unit tests alone (no network)'
 	@echo 'make check-goldens GOLDENS=DIR   every reference case that this build can run'
-	@echo 'make lint bench fuzz soak install clean'
+	@echo 'make lint bench fuzz soak install clean   (soak: ten minutes of clients under ASan; fuzz: builds the fuzzers)'
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens e2e check-deps check deps demo install help clean FORCE
+.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens e2e soak check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
