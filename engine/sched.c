@@ -59,7 +59,7 @@ struct pn_sched {
     uint32_t *item_slot;         /* [n_slots] */
     struct pn_prefix *idle;
     uint64_t order;
-    double chunk_tps, chunk_mean_tps; /* of the last step with a chunk worth measuring, and the average; 0 = none yet */
+    double chunk_tps; /* of prompts, for choosing the next chunk: falls at once, rises slowly; 0 = nothing measured yet */
 
     pthread_mutex_t lock; /* guards the rest */
     struct pn_sched_limits limits;
@@ -492,7 +492,7 @@ static uint32_t prefill_budget(struct pn_sched *s, uint32_t n_decode) {
     pthread_mutex_lock(&s->lock);
     double stall = s->limits.decode_stall_ms / 1e3, doubled = s->chunk ? 2.0 * s->chunk : PN_FIRST_CHUNK;
     pthread_mutex_unlock(&s->lock);
-    double tps = s->chunk_tps < s->chunk_mean_tps ? s->chunk_tps : s->chunk_mean_tps, fits = tps > 0 ? 0.9 * tps * stall : PN_FIRST_CHUNK;
+    double fits = s->chunk_tps > 0 ? s->chunk_tps * stall * 2 / 3 : PN_FIRST_CHUNK;
     if (fits > doubled) fits = doubled;
     return fits >= most ? most : fits < 1 ? 1 : (uint32_t)fits;
 }
@@ -584,8 +584,8 @@ static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *log
     else if (prefilled > 0 && rest > 0) {
         learn(&s->prefill_tps, prefilled / rest);
         if (prefilled >= PN_FIRST_CHUNK || prefilled >= s->chunk) { /* the last few tokens of a prompt cost more than their share */
-            s->chunk_tps = prefilled / rest;
-            learn(&s->chunk_mean_tps, s->chunk_tps);
+            double tps = prefilled / rest;
+            s->chunk_tps = s->chunk_tps == 0 || tps < s->chunk_tps ? tps : s->chunk_tps + (tps - s->chunk_tps) / 4;
         }
     }
     pthread_mutex_unlock(&s->lock);

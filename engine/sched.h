@@ -5,10 +5,10 @@
  * running answer never waits for a whole prompt. KV for prompt and answer is reserved when a request starts: what has started is
  * not failed for memory.
  *
- * How long a chunk is: beside running answers, all chunks of a step together are as many tokens as take decode_stall at the measured
- * rate, less a tenth, so that the gap between two tokens of an answer stays within decode_stall and one step of decoding. The rate is
- * the average, or the last step's if that was slower: a step that took too long (deep in a context, a busy machine) makes the next one
- * smaller at once. Before anything was measured a chunk is PN_FIRST_CHUNK tokens, and from step to step it doubles at most, since small
+ * How long a chunk is: beside running answers, all chunks of a step together are as many tokens as take two thirds of decode_stall at the
+ * measured rate, so that the gap between two tokens of an answer stays within decode_stall and one step of decoding although steps vary
+ * (deeper in a context, on a busy machine). The measured rate falls with a slower step at once and rises with faster ones by a quarter of
+ * the difference. Before anything was measured a chunk is PN_FIRST_CHUNK tokens, and from step to step it doubles at most, since small
  * chunks say little of big ones. Without running answers a step is as big as the model was opened for. */
 #pragma once
 #include <stdbool.h>

@@ -152,6 +152,33 @@ static void names_the_word_that_it_does_not_understand(void **state) {
     assert_int_equal(fo_sim_script_parse(text, strlen(text), &s, &e), FO_ELIMIT);
 }
 
+/* Words of the grammar in any order, and bytes in between: each text is either taken whole or refused with a reason. */
+static void whatever_the_words_a_script_is_taken_or_refused(void **state) {
+    (void)state;
+    static const char *const words[] = { "alloc", "free", "op", "matmul", "fails", "takes", "late", "foreign", "lost", "at", "after", "for",
+                                         "file=/x", "file=", "3", "3-5", "7-", "-", "20ms", "1MiB", ",", ",", ",", ":", ";", "s0:1MiB", "\xff", "" };
+    struct fo_rng rng;
+    fo_rng_seed(&rng, 11);
+    int taken = 0;
+    for (int i = 0; i < 100000; i++) {
+        char text[256] = "";
+        struct fo_sim_script s;
+        struct fo_sim_die dies[FO_SIM_MAX_DIES];
+        struct fo_err e = { 0 };
+        int n = 0;
+        for (uint64_t k = fo_rng_u64(&rng) % 8; k > 0; k--) {
+            strcat(text, words[fo_rng_u64(&rng) % (sizeof words / sizeof *words)]);
+            strcat(text, fo_rng_u64(&rng) % 8 ? " " : "");
+        }
+        int rc = fo_sim_script_parse(text, strlen(text), &s, &e);
+        assert_true(rc == FO_OK ? s.n >= 0 && s.n <= FO_SIM_MAX_CLAUSES : rc == FO_EINVAL && e.msg[0]);
+        taken += rc == FO_OK && s.n > 0;
+        rc = fo_sim_dies_parse(text, dies, &n, &e);
+        assert_true(rc == FO_OK || rc == FO_EINVAL);
+    }
+    assert_true(taken > 100);
+}
+
 static void finds_the_dies_of_the_environment(void **state) {
     (void)state;
     struct fo_die dies[8];
@@ -513,6 +540,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(understands_every_clause),
         cmocka_unit_test(names_the_word_that_it_does_not_understand),
+        cmocka_unit_test(whatever_the_words_a_script_is_taken_or_refused),
         cmocka_unit_test(finds_the_dies_of_the_environment),
         cmocka_unit_test(counts_memory_to_the_byte),
         cmocka_unit_test(fails_the_allocations_that_the_script_names),
