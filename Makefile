@@ -128,8 +128,17 @@ test: $(TESTS) $(TOOLS) $(B)/pantheon-$(BACKEND) $(B)/pantheond
 	$(Q)B=$(B) tests/run $(TESTS)
 bench: $(BENCHES)
 	$(Q)for b in $(BENCHES); do $$b || exit 1; done
+# Each fuzzer for FUZZ_SECONDS (default 60), from the test cases as seeds; what it finds new is kept in build/fuzz/corpus.
+SEEDS.facts    := tests/cases/plan
+SEEDS.gguf     := tests/data/gguf
+SEEDS.jinja    := tests/cases/chat
+SEEDS.manifest := tests/cases/manifest
+SEEDS.request  := tests/cases/http
 fuzz:
 	$(Q)$(MAKE) --no-print-directory FLAVOUR=fuzz CC=clang fuzzers
+	$(Q)$(foreach f,$(FUZZERS:$(B)/%=$(O)/fuzz/%),n=$(f:$(O)/fuzz/tests/fuzz/fuzz_%=%); echo "fuzz $$n"; mkdir -p $(O)/fuzz/corpus/$$n; \
+	 $(f) -max_total_time=$(or $(FUZZ_SECONDS),60) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
+	 $(O)/fuzz/corpus/$$n $(SEEDS.$(f:$(O)/fuzz/tests/fuzz/fuzz_%=%)) || exit 1; )
 fuzzers: $(FUZZERS)
 lint: check-layers check-headers check-symbols check-banned check-size
 check-layers:  ; $(Q)tests/lint/layers
@@ -180,7 +189,7 @@ help:
 	@echo 'make check         every test that needs no special hardware, the lints, end to end'
 	@echo 'make test          the unit tests alone (no network)'
 	@echo 'make check-goldens GOLDENS=DIR   every reference case that this build can run'
-	@echo 'make lint bench fuzz soak install clean   (soak: ten minutes of clients under ASan; fuzz: builds the fuzzers)'
+	@echo 'make lint bench fuzz soak install clean   (soak: many clients for ten minutes; fuzz: each fuzzer for FUZZ_SECONDS=60)'
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond libpantheon.a

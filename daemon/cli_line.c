@@ -1,6 +1,7 @@
 /* Line editing for `pantheon --chat`: arrows, Home/End, Ctrl-A/E/K/U/W/L, history, UTF-8, pasted text. The terminal is raw only
  * while a line is read, so Ctrl-C during an answer is an ordinary signal. Without a terminal on both ends lines are read plainly. */
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -217,6 +218,23 @@ static enum pd_line_result edit(struct pd_line *l, const char *prompt) {
     return result;
 }
 
+/* A signal that ends the process while the terminal is raw must not leave it so. */
+static struct termios cooked;
+
+static void restore_and_die(int sig) {
+    tcsetattr(STDIN_FILENO, TCSANOW, &cooked);
+    signal(sig, SIG_DFL);
+    raise(sig);
+}
+
+/* Installs that handler, or puts back what was there. */
+static void guard_terminal(bool on, struct sigaction old[2]) {
+    static const int fatal[2] = { SIGTERM, SIGHUP };
+    struct sigaction sa = { .sa_handler = restore_and_die };
+    sigemptyset(&sa.sa_mask);
+    for (int i = 0; i < 2; i++) sigaction(fatal[i], on ? &sa : &old[i], on ? &old[i] : NULL);
+}
+
 enum pd_line_result pd_line_read(struct pd_line *l, const char *prompt, const char **ret_text) {
     fo_buf_clear(&l->text);
     l->at = 0;
@@ -229,9 +247,13 @@ enum pd_line_result pd_line_read(struct pd_line *l, const char *prompt, const ch
         raw.c_lflag &= ~(tcflag_t)(ECHO | ICANON | IEXTEN | ISIG);
         raw.c_cc[VMIN] = 1;
         raw.c_cc[VTIME] = 0;
+        struct sigaction handlers[2];
+        cooked = old;
+        guard_terminal(true, handlers);
         tcsetattr(STDIN_FILENO, TCSADRAIN, &raw);
         result = edit(l, prompt);
         tcsetattr(STDIN_FILENO, TCSADRAIN, &old);
+        guard_terminal(false, handlers);
         if (result == PD_LINE_INTERRUPT && l->text.len == 0) fputs("Ctrl-D ends the chat.\n", stderr);
         remember(l);
     } else {

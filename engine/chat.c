@@ -41,6 +41,7 @@ struct pn_chat {
     char *bos, *eos;        /* text; never NULL */
     bool lists[N_PROBES];   /* the template takes parts in this role's content */
     bool objects;           /* it needs a call's arguments as an object */
+    bool no_nulls;          /* it cannot take null as the content of an assistant's message */
 };
 
 /* --- rendering ------------------------------------------------------------------------------------------------------------ */
@@ -142,6 +143,11 @@ static int fit_message(const struct pn_chat *c, struct fo_region *r, struct pn_v
         if (join_parts(r, &joined, e)) return e->code;
         if (joined.kind == PN_V_STR && replace_field(r, message, "content", joined, e)) return e->code;
     }
+    if (content && content->kind == PN_V_NULL && c->no_nulls) {
+        struct pn_value empty;
+        if (!pn_str_view(r, "", 0, PN_BY_USER, &empty)) return fo_fail(e, FO_ENOMEM, "no memory for a message");
+        if (replace_field(r, message, "content", empty, e)) return e->code;
+    }
     if (!c->objects || !calls || calls->kind != PN_V_LIST) return 0;
     struct pn_value list;
     if (pn_list_new(r, calls->list->n ? calls->list->v : NULL, calls->list->n, PN_SEQ_LIST, &list, e)) return e->code;
@@ -242,6 +248,20 @@ static bool needs_objects(const struct pn_chat *c) {
     return yes;
 }
 
+/* The API allows null as the content of a message that only calls tools. A template that fails on it, or prints Python's "None", gets an
+ * empty text instead. */
+static bool refuses_nulls(const struct pn_chat *c) {
+    static const char before[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":";
+    static const char after[] = ",\"tool_calls\":[{\"id\":\"call00001\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{}}}]},"
+                                "{\"role\":\"tool\",\"tool_call_id\":\"call00001\",\"name\":\"f\",\"content\":\"r\"}]";
+    struct pn_render null = { 0 }, empty = { 0 };
+    bool takes = try(c, before, "null", after, &null), can = try(c, before, "\"\"", after, &empty);
+    bool yes = can && (!takes || (contains(&null, "None") && !contains(&empty, "None")));
+    pn_render_done(&null);
+    pn_render_done(&empty);
+    return yes;
+}
+
 /* --- open and close --------------------------------------------------------------------------------------------------------------- */
 
 /* Takes over bos and eos (heap). */
@@ -266,6 +286,7 @@ static int chat_new(const char *text, size_t len, enum pn_chat_source source, ch
     if (c->jinja) {
         for (size_t i = 0; i < N_PROBES; i++) c->lists[i] = takes_lists(c, &probes[i]);
         c->objects = needs_objects(c);
+        c->no_nulls = refuses_nulls(c);
     }
     *ret = c;
     return 0;

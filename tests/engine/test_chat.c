@@ -121,6 +121,22 @@ static void arguments_as_text_become_objects_where_the_template_needs_them(void 
     pn_chat_free(c);
 }
 
+static void a_null_content_is_empty_where_the_template_cannot_take_it(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        { "{% for m in messages %}{{ m.role + ':' + m.content + ';' }}{% endfor %}", "user:q;assistant:;" },      /* null would fail */
+        { "{% for m in messages %}{{ m.role }}:{{ m.content }};{% endfor %}", "user:q;assistant:;" },             /* it would print None */
+        { "{% for m in messages %}{{ m.content if m.content is not none else '-' }};{% endfor %}", "q;-;" },      /* it knows null */
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pn_chat *c = open_text(cases[i].text);
+        expect(c, (struct pn_chat_input){ .messages_json = CALL("{}") }, cases[i].want);
+        pn_chat_free(c);
+    }
+}
+
 static void a_template_sees_the_usual_variables(void **state) {
     (void)state;
     struct pn_chat *c =
@@ -331,6 +347,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(parts_of_text_are_joined_for_a_template_that_wants_strings),
         cmocka_unit_test(parts_reach_a_template_that_handles_lists),
+        cmocka_unit_test(a_null_content_is_empty_where_the_template_cannot_take_it),
         cmocka_unit_test(arguments_as_text_become_objects_where_the_template_needs_them),
         cmocka_unit_test(a_template_sees_the_usual_variables),
         cmocka_unit_test(bos_is_the_templates_and_extra_variables_are_a_users),
