@@ -15,6 +15,7 @@ sbindir    ?= $(prefix)/sbin
 libdir     ?= $(prefix)/lib
 includedir ?= $(prefix)/include
 sysconfdir ?= /etc
+unitdir    ?= $(prefix)/lib/systemd/system
 mandir     ?= $(prefix)/share/man
 docdir     ?= $(prefix)/share/doc/pantheon
 PKG_CONFIG ?= pkg-config
@@ -61,8 +62,8 @@ src = $(wildcard $(1)/*.c $(1)/*/*.c)
 obj = $(patsubst %.c,$(B)/%.o,$(1))
 FOUNDRY_OBJ := $(patsubst $(FOUNDRY)/%.c,$(B)/foundry/%.o,$(call src,$(FOUNDRY)))
 ENGINE_OBJ  := $(call obj,$(call src,engine))
-PROGS   := pantheond pantheon-$(BACKEND)
-MAINS   := daemon/pantheond.c daemon/pantheon.c
+PROGS   := pantheond pantheon-reconcile pantheon-$(BACKEND)
+MAINS   := daemon/pantheond.c daemon/pantheon-reconcile.c daemon/pantheon.c
 LIBS    := $(B)/libpantheond.a $(B)/libengine.a $(B)/libconfig.a $(B)/libfoundry.a
 TESTS   := $(patsubst %.c,$(B)/%,$(wildcard tests/*/test_*.c))
 BENCHES := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/bench_*.c))
@@ -95,6 +96,8 @@ $(B)/engine/version.o: CPPFLAGS += -DPN_VERSION='"$(VERSION)"' -DPN_BUILD='"$(sh
 $(B)/engine/version.o: $(B)/.commit
 $(B)/pantheond: $(B)/daemon/pantheond.o $(LIBS)
 $(B)/pantheon-$(BACKEND): $(B)/daemon/pantheon.o $(LIBS)
+$(B)/pantheon-reconcile: $(B)/daemon/pantheon-reconcile.o $(LIBS)
+$(B)/pantheon-reconcile: DAEMON_LIBS += -lcurl
 $(PROGS:%=$(B)/%):
 	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
 $(TESTS): $(B)/%: $(B)/%.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIBS)
@@ -112,7 +115,7 @@ $(B)/.commit: FORCE
 # What people look for at the root: copies of what was built last.
 root-%: $(B)/% FORCE
 	$(Q)cmp -s $< $* || cp $< $*
-	$(Q)case $* in pantheon-*) ln -sfn $* pantheon;; esac
+	$(Q)case $* in pantheon-$(BACKEND)) ln -sfn $* pantheon;; esac
 FORCE:
 
 # --- use -------------------------------------------------------------------------------------
@@ -162,12 +165,15 @@ check-goldens: $(GOLDEN_TESTS) $(B)/tests/foundry/test_quant $(B)/pantheon-$(BAC
 VENV := $(O)/venv
 $(VENV)/.made: tests/e2e/requirements.txt
 	$(Q)rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
-e2e: $(VENV)/.made $(B)/pantheond $(B)/pantheon-$(BACKEND) $(B)/tests/gen/tiny
+e2e: $(VENV)/.made $(B)/pantheond $(B)/pantheon-reconcile $(B)/pantheon-$(BACKEND) $(B)/tests/gen/tiny $(B)/tests/gen/script
 	$(Q)B=$(B) $(if $(SOAK_SECONDS),SOAK_SECONDS=$(SOAK_SECONDS) SOAK_CLIENTS=$(SOAK_CLIENTS)) $(VENV)/bin/python -m pytest -c tests/e2e/pytest.ini tests/e2e $(PYTEST_ARGS)
 # Ten minutes of 64 clients, then the same under AddressSanitizer.   FLAVOUR=tsan: under ThreadSanitizer, for races
 soak:
 	$(Q)for f in $(if $(filter tsan,$(FLAVOUR)),tsan,release asan); do \
 	 $(MAKE) --no-print-directory FLAVOUR=$$f SOAK_SECONDS=$(or $(SOAK_SECONDS),600) SOAK_CLIENTS=$(or $(SOAK_CLIENTS),64) PYTEST_ARGS='-k many_clients' e2e || exit 1; done
+# The installed unit's whole life under systemd as PID 1, in a container of its own.
+check-boot: all $(B)/tests/gen/script
+	$(Q)scripts/boot-test.sh $(B)
 check-deps:
 	$(Q)scripts/deps.sh check
 check: check-deps
@@ -178,22 +184,26 @@ install: all
 	install -Dm755 $(B)/pantheon-$(BACKEND) $(DESTDIR)$(bindir)/pantheon-$(BACKEND)
 	ln -sfn pantheon-$(BACKEND) $(DESTDIR)$(bindir)/pantheon
 	install -Dm755 $(B)/pantheond $(DESTDIR)$(sbindir)/pantheond
+	install -Dm755 $(B)/pantheon-reconcile $(DESTDIR)$(bindir)/pantheon-reconcile
 	install -Dm644 $(B)/libpantheon.a $(DESTDIR)$(libdir)/libpantheon.a
 	install -Dm644 include/pantheon.h $(DESTDIR)$(includedir)/pantheon.h
 	$(Q)f=$(DESTDIR)$(sysconfdir)/pantheon/models.yaml; \
 	 if [ -e $$f ]; then echo "$$f is kept as it is"; else echo "install -Dm644 etc/models.yaml $$f"; install -Dm644 etc/models.yaml $$f; fi
+	$(Q)f=$(DESTDIR)$(unitdir)/pantheond.service; mkdir -p $$(dirname $$f); echo "install $$f"; \
+	 sed 's|@sbindir@|$(sbindir)|; s|@bindir@|$(bindir)|; s|@sysconfdir@|$(sysconfdir)|g' packaging/systemd/pantheond.service.in > $$f; chmod 644 $$f
 	for f in docs/*.md README.md LICENSE; do install -Dm644 $$f $(DESTDIR)$(docdir)/$$(basename $$f) || exit 1; done
 help:
-	@echo 'make [all]         pantheon-$(BACKEND) (and its link pantheon), pantheond, libpantheon.a'
+	@echo 'make [all]         pantheon-$(BACKEND) (and its link pantheon), pantheond, pantheon-reconcile, libpantheon.a'
 	@echo 'make demo          dependencies, build, demo model, one question; serves until Ctrl-C (ONCE=1: stops after the answer)'
 	@echo 'make check         every test that needs no special hardware, the lints, end to end'
 	@echo 'make test          the unit tests alone (no network)'
 	@echo 'make check-goldens GOLDENS=DIR   every reference case that this build can run'
+	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
 	@echo 'make lint bench fuzz soak install clean   (soak: many clients for ten minutes; fuzz: each fuzzer for FUZZ_SECONDS=60)'
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
-clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens e2e soak check-deps check deps demo install help clean FORCE
+clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond pantheon-reconcile libpantheon.a
+.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens check-boot e2e soak check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -210,7 +210,7 @@ static const struct cf_key model_rows[] = {
       .help = "Keeps its sessions on disk when it is unloaded." },
     { .name = "sampling", .kind = CF_GROUP, .keys = &sampling, .also = "parameters options generation",
       .help = "For requests that leave a field out; without it, the API's defaults." },
-    { .name = "chat_template", .kind = CF_PATH, OF(chat_template), .autos = true, .def = "auto", .change = CF_LIVE,
+    { .name = "chat_template", .kind = CF_PATH, OF(chat_template), .autos = true, .def = "auto", .change = CF_RELOAD,
       .also = "template jinja",
       .help = "`auto` is the model's own; else the path of a Jinja template, relative to the manifest's folder." },
 };

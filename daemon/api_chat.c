@@ -40,12 +40,12 @@ void pd_post_chat(struct pd_app *app, struct pd_call *c, const char *param) {
     struct pd_params p;
     struct pd_error x;
     struct pn_served *s = NULL;
-    const struct cf_model *decl;
+    struct cf_sampling sampling;
     struct pn_ids ids = { 0 };
-    bool ok = pd_params_parse(PD_API_CHAT, c->body, c->n_body, &p, &x) && pd_app_find(app, p.model, &s, &decl, &x);
+    bool ok = pd_params_parse(PD_API_CHAT, c->body, c->n_body, &p, &x) && pd_app_find(app, p.model, &s, &sampling, &x);
     if (ok) {
         const struct pn_model *m = pn_served_model(s);
-        pd_params_defaults(&p, &decl->sampling);
+        pd_params_defaults(&p, &sampling);
         ok = pd_params_check_ids(&p, pn_model_info(m)->n_vocab, &x) && render(m, &p, &ids, &x);
     }
     if (ok) pd_generate(app, c, s, &p, &(struct pd_job){ .ids = ids.ids, .n_ids = ids.n }, 1);

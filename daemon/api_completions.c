@@ -84,14 +84,14 @@ void pd_post_completions(struct pd_app *app, struct pd_call *c, const char *para
     struct pd_params p;
     struct pd_error x;
     struct pn_served *s = NULL;
-    const struct cf_model *decl;
+    struct cf_sampling sampling;
     struct pd_job *jobs = NULL;
     int32_t **ids = NULL;
     char **texts = NULL;
-    bool ok = pd_params_parse(PD_API_TEXT, c->body, c->n_body, &p, &x) && pd_app_find(app, p.model, &s, &decl, &x);
+    bool ok = pd_params_parse(PD_API_TEXT, c->body, c->n_body, &p, &x) && pd_app_find(app, p.model, &s, &sampling, &x);
     size_t n = p.n_prompts;
     if (ok) {
-        pd_params_defaults(&p, &decl->sampling);
+        pd_params_defaults(&p, &sampling);
         jobs = calloc(n, sizeof *jobs);
         ids = calloc(n, sizeof *ids);
         texts = calloc(n, sizeof *texts);

@@ -29,15 +29,14 @@ static void add_loaded(json_t *obj, struct pn_served *s) {
                                   (json_int_t)info->weights_bytes, "kv_bytes", (json_int_t)info->kv_bytes, "ftype", info->ftype, "arch", info->arch));
 }
 
-static json_t *model_object(struct pd_app *app, size_t i) {
-    struct pd_entry e = pd_app_entry(app, i);
+static json_t *model_object(struct pd_app *app, const struct pd_entry *e) {
     json_t *aliases = json_array();
-    for (size_t k = 0; k < e.decl->n_aliases; k++) json_array_append_new(aliases, json_string(e.decl->aliases[k]));
-    json_t *obj = json_pack("{s:s, s:s, s:I, s:s, s:o, s:s}", "id", e.decl->name, "object", "model", "created", (json_int_t)e.since, "owned_by", "pantheon", "aliases",
-                            aliases, "status", pd_model_state_name(e.state));
+    for (size_t k = 0; k < e->decl->n_aliases; k++) json_array_append_new(aliases, json_string(e->decl->aliases[k]));
+    json_t *obj = json_pack("{s:s, s:s, s:I, s:s, s:o, s:s}", "id", e->decl->name, "object", "model", "created", (json_int_t)e->since, "owned_by", "pantheon", "aliases",
+                            aliases, "status", pd_model_state_name(e->state));
     if (!obj) return NULL;
-    if (e.state == PD_MODEL_FAILED) json_object_set_new(obj, "reason", json_string(e.reason));
-    struct pn_served *s = e.state == PD_MODEL_READY ? pn_engine_get(app->engine, e.decl->name) : NULL;
+    if (e->reason[0]) json_object_set_new(obj, "reason", json_string(e->reason));
+    struct pn_served *s = e->state == PD_MODEL_READY ? pn_engine_get(app->engine, e->decl->name) : NULL;
     if (s) add_loaded(obj, s);
     pn_served_put(s);
     return obj;
@@ -45,20 +44,22 @@ static json_t *model_object(struct pd_app *app, size_t i) {
 
 void pd_get_models(struct pd_app *app, struct pd_call *c, const char *param) {
     (void)param;
+    struct pd_view *v = pd_app_view(app);
     json_t *list = json_array();
-    for (size_t i = 0; i < app->manifest->n_models; i++) json_array_append_new(list, model_object(app, i));
+    for (size_t i = 0; i < v->n; i++) json_array_append_new(list, model_object(app, &v->entries[i]));
+    pd_view_put(v);
     pd_reply_object(c, 200, json_pack("{s:s, s:o}", "object", "list", "data", list));
 }
 
 void pd_get_model(struct pd_app *app, struct pd_call *c, const char *param) {
-    long i = pd_app_index(app, param);
-    if (i >= 0) {
-        pd_reply_object(c, 200, model_object(app, (size_t)i));
-        return;
-    }
+    struct pd_view *v = pd_app_view(app);
+    const struct pd_entry *e = pd_view_find(v, param);
     struct pd_error x;
-    struct pn_served *none;
-    const struct cf_model *decl;
-    pd_app_find(app, param, &none, &decl, &x);
-    pd_error_reply(c, &x);
+    if (e) {
+        pd_reply_object(c, 200, model_object(app, e));
+    } else {
+        pd_view_not_found(v, param, &x);
+        pd_error_reply(c, &x);
+    }
+    pd_view_put(v);
 }

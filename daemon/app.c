@@ -1,82 +1,266 @@
 /* The shared state of the daemon: see app.h. */
 #include "daemon/app.h"
 
+#include <errno.h>
+#include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "config/facts.h"
 #include "config/manifest.h"
+#include "daemon/log.h"
 #include "daemon/oai.h"
 #include "engine/engine.h"
 #include "foundry/base/buf.h"
+#include "foundry/base/err.h"
+#include "foundry/base/log.h"
 
-struct pd_entry pd_app_entry(struct pd_app *app, size_t i) {
-    pthread_mutex_lock(&app->lock);
-    struct pd_entry e = app->entries[i];
-    pthread_mutex_unlock(&app->lock);
-    return e;
+int pd_app_init(struct pd_app *app, struct fo_err *e) {
+    pthread_condattr_t attr;
+    *app = (struct pd_app){ .started_at = time(NULL), .next_ask = 1, .next_event = 1 };
+    app->asks_end = &app->asks;
+    pthread_mutex_init(&app->lock, NULL);
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&app->changed, &attr);
+    pthread_condattr_destroy(&attr);
+    app->bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    return app->bell < 0 ? fo_fail_errno(e, errno, "eventfd") : FO_OK;
 }
 
-void pd_app_set(struct pd_app *app, size_t i, enum pd_model_state state, const char *reason) {
+void pd_app_done(struct pd_app *app) {
+    for (struct pd_ask *a = pd_app_take_asks(app), *next; a; a = next) {
+        next = a->next;
+        pd_ask_free(a);
+    }
+    pd_view_put(app->view);
+    if (app->bell >= 0) close(app->bell);
+    pthread_cond_destroy(&app->changed);
+    pthread_mutex_destroy(&app->lock);
+}
+
+/* --- views --- */
+
+void pd_counted_manifest_put(struct pd_counted_manifest *m) {
+    if (!m || atomic_fetch_sub(&m->refs, 1) != 1) return;
+    cf_manifest_free(m->m);
+    free(m);
+}
+
+void pd_view_put(struct pd_view *v) {
+    if (!v || atomic_fetch_sub(&v->refs, 1) != 1) return;
+    cf_facts_free(v->facts);
+    pd_counted_manifest_put(v->manifest);
+    free(v->entries);
+    free(v->report);
+    free(v);
+}
+
+struct pd_view *pd_app_view(struct pd_app *app) {
     pthread_mutex_lock(&app->lock);
-    struct pd_entry *e = &app->entries[i];
-    e->state = state;
-    e->since = time(NULL);
-    snprintf(e->reason, sizeof e->reason, "%s", reason ? reason : "");
+    struct pd_view *v = app->view;
+    if (v) atomic_fetch_add(&v->refs, 1);
+    pthread_mutex_unlock(&app->lock);
+    return v;
+}
+
+struct pd_view *pd_app_wait(struct pd_app *app, uint64_t seq, bool settled, uint64_t event, int timeout_ms) {
+    struct timespec until;
+    clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_sec += timeout_ms / 1000;
+    until.tv_nsec += timeout_ms % 1000 * 1000000L;
+    if (until.tv_nsec >= 1000000000L) {
+        until.tv_nsec -= 1000000000L;
+        until.tv_sec++;
+    }
+    pthread_mutex_lock(&app->lock);
+    while (!(app->view && app->view->asked >= seq && (!settled || app->view->settled)) && !(event && app->next_event > event + 1))
+        if (pthread_cond_timedwait(&app->changed, &app->lock, &until)) break;
+    struct pd_view *v = app->view;
+    if (v) atomic_fetch_add(&v->refs, 1);
+    pthread_mutex_unlock(&app->lock);
+    return v;
+}
+
+void pd_app_publish(struct pd_app *app, struct pd_view *v) {
+    atomic_init(&v->refs, 1);
+    pthread_mutex_lock(&app->lock);
+    struct pd_view *old = app->view;
+    app->view = v;
+    pthread_cond_broadcast(&app->changed);
+    pthread_mutex_unlock(&app->lock);
+    pd_view_put(old);
+}
+
+/* --- asks --- */
+
+void pd_ask_free(struct pd_ask *a) {
+    if (!a) return;
+    free(a->name);
+    cf_model_free(a->spec);
+    free(a);
+}
+
+int pd_app_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, struct cf_model *spec, uint64_t *ret_seq, struct fo_err *e) {
+    struct pd_ask *a = calloc(1, sizeof *a);
+    if (!a) {
+        cf_model_free(spec);
+        return fo_fail(e, FO_ENOMEM, "no memory for the request");
+    }
+    *a = (struct pd_ask){ .kind = kind, .name = name ? strdup(name) : NULL, .spec = spec };
+    if (name && !a->name) {
+        pd_ask_free(a);
+        return fo_fail(e, FO_ENOMEM, "no memory for the request");
+    }
+    pthread_mutex_lock(&app->lock);
+    bool full = app->n_asks == PD_MAX_ASKS;
+    if (!full) {
+        *ret_seq = a->seq = app->next_ask++;
+        *app->asks_end = a;
+        app->asks_end = &a->next;
+        app->n_asks++;
+    }
+    pthread_mutex_unlock(&app->lock);
+    if (full) {
+        pd_ask_free(a);
+        return fo_fail_need(e, FO_EBUSY, PD_MAX_ASKS + 1, PD_MAX_ASKS, "too many administration requests wait");
+    }
+    uint64_t one = 1;
+    if (write(app->bell, &one, sizeof one) < 0) FO_DEBUGF("reconcile", "event=bell_full");
+    return FO_OK;
+}
+
+struct pd_ask *pd_app_take_asks(struct pd_app *app) {
+    pthread_mutex_lock(&app->lock);
+    struct pd_ask *list = app->asks;
+    app->asks = NULL;
+    app->asks_end = &app->asks;
+    app->n_asks = 0;
+    pthread_mutex_unlock(&app->lock);
+    return list;
+}
+
+/* --- events --- */
+
+void pd_app_event(struct pd_app *app, bool bad, const char *kind, const char *model, const char *fmt, ...) {
+    struct pd_event ev = { .time = time(NULL) };
+    char name[160], text[448];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(ev.text, sizeof ev.text, fmt, ap);
+    va_end(ap);
+    snprintf(ev.kind, sizeof ev.kind, "%s", kind);
+    snprintf(ev.model, sizeof ev.model, "%s", model ? model : "");
+    fo_text_defuse(ev.text);
+    enum fo_log_level level = bad ? FO_LOG_WARN : FO_LOG_INFO;
+    if (*ev.model) fo_log(level, "reconcile", "event=%s model=%s text=%s", kind, pd_log_quote(ev.model, name, sizeof name), pd_log_quote(ev.text, text, sizeof text));
+    else fo_log(level, "reconcile", "event=%s text=%s", kind, pd_log_quote(ev.text, text, sizeof text));
+    pthread_mutex_lock(&app->lock);
+    ev.seq = app->next_event++;
+    app->events[ev.seq % PD_MAX_EVENTS] = ev;
+    pthread_cond_broadcast(&app->changed);
     pthread_mutex_unlock(&app->lock);
 }
+
+bool pd_app_next_event(struct pd_app *app, uint64_t after, const char *model, struct pd_event *ret) {
+    bool found = false;
+    pthread_mutex_lock(&app->lock);
+    uint64_t first = app->next_event > PD_MAX_EVENTS ? app->next_event - PD_MAX_EVENTS : 1;
+    if (after + 1 > first) first = after + 1;
+    for (uint64_t n = first; n < app->next_event && !found; n++) {
+        const struct pd_event *ev = &app->events[n % PD_MAX_EVENTS];
+        if (model && strcmp(ev->model, model) != 0) continue;
+        *ret = *ev;
+        found = true;
+    }
+    pthread_mutex_unlock(&app->lock);
+    return found;
+}
+
+/* --- words --- */
 
 const char *pd_model_state_name(enum pd_model_state s) {
-    static const char *const names[] = { "waiting", "loading", "ready", "failed" };
+    static const char *const names[] = { "waiting", "loading", "ready", "failed", "refused", "held", "absent", "leaving" };
     return names[s];
 }
 
-long pd_app_index(const struct pd_app *app, const char *name) {
-    for (size_t i = 0; i < app->manifest->n_models; i++) {
-        const struct cf_model *m = &app->manifest->models[i];
-        if (strcmp(m->name, name) == 0) return (long)i;
-        for (size_t k = 0; k < m->n_aliases; k++)
-            if (strcmp(m->aliases[k], name) == 0) return (long)i;
-    }
-    return -1;
+const char *pd_condition_name(enum pd_condition_id id) {
+    static const char *const names[PD_N_CONDITIONS] = { "Ready", "Loaded", "Placed", "Current", "Degraded", "Healthy" };
+    return names[id];
 }
 
-static bool not_found(const struct pd_app *app, const char *name, struct pd_error *x) {
+const char *pd_server_condition_name(enum pd_server_condition_id id) {
+    static const char *const names[PD_N_SERVER_CONDITIONS] = { "ManifestValid", "Reconciled", "Draining" };
+    return names[id];
+}
+
+/* --- finding a model --- */
+
+const struct pd_entry *pd_view_find(const struct pd_view *v, const char *name) {
+    for (size_t i = 0; i < v->n; i++) {
+        const struct cf_model *m = v->entries[i].decl;
+        if (strcmp(m->name, name) == 0) return &v->entries[i];
+        for (size_t k = 0; k < m->n_aliases && v->entries[i].state != PD_MODEL_LEAVING; k++)
+            if (strcmp(m->aliases[k], name) == 0) return &v->entries[i];
+    }
+    return NULL;
+}
+
+bool pd_view_not_found(const struct pd_view *v, const char *name, struct pd_error *x) {
     struct fo_buf list;
     fo_buf_init(&list, 400); /* the message is bounded; more names than fit are left out */
-    for (size_t i = 0; i < app->manifest->n_models && !list.failed; i++)
-        fo_buf_printf(&list, "%s%s", i ? ", " : "", app->manifest->models[i].name);
+    for (size_t i = 0; i < v->n && !list.failed; i++) fo_buf_printf(&list, "%s%s", i ? ", " : "", v->entries[i].decl->name);
     pd_error_set(x, PD_ERR_NO_MODEL, "model", "The model '%.100s' does not exist here. %s%s%s", name, list.len ? "There is: " : "No model is declared",
                  fo_buf_str(&list), list.failed ? ", ..." : ".");
     fo_buf_done(&list);
     return false;
 }
 
-bool pd_app_find(struct pd_app *app, const char *name, struct pn_served **ret, const struct cf_model **ret_decl, struct pd_error *x) {
-    long i = pd_app_index(app, name);
-    if (i < 0) return not_found(app, name, x);
-    struct pd_entry e = pd_app_entry(app, (size_t)i);
-    switch (e.state) {
+void pd_entry_refusal(const struct pd_entry *e, struct pd_error *x) {
+    const char *name = e->decl->name;
+    switch (e->state) {
     case PD_MODEL_WAITING:
+        pd_error_set(x, PD_ERR_LOADING, "model", "The model '%s' is waiting: %s", name, e->reason[0] ? e->reason : "for the models before it to load");
+        break;
     case PD_MODEL_LOADING:
-        pd_error_set(x, PD_ERR_LOADING, "model", "The model '%s' is %s; it will serve when that is done.", e.decl->name,
-                     e.state == PD_MODEL_LOADING ? "being loaded" : "waiting for the models before it to load");
-        x->retry_after_s = e.state == PD_MODEL_LOADING ? 2 : 5;
-        return false;
+        pd_error_set(x, PD_ERR_LOADING, "model", "The model '%s' is being loaded; it will serve when that is done.", name);
+        break;
     case PD_MODEL_FAILED:
-        pd_error_set(x, PD_ERR_UNAVAILABLE, "model", "The model '%s' failed to load: %s", e.decl->name, e.reason);
-        x->retry_after_s = 60;
-        return false;
+        pd_error_set(x, PD_ERR_UNAVAILABLE, "model", "The model '%s' failed: %s", name, e->reason);
+        break;
+    case PD_MODEL_REFUSED:
+        pd_error_set(x, PD_ERR_UNAVAILABLE, "model", "The model '%s' is not loaded: %s", name, e->reason);
+        break;
+    case PD_MODEL_HELD:
+        pd_error_set(x, PD_ERR_UNAVAILABLE, "model", "The model '%s' was unloaded by hand: %s", name, e->reason);
+        break;
+    case PD_MODEL_ABSENT:
+        pd_error_set(x, PD_ERR_UNAVAILABLE, "model", "The model '%s' is declared absent.", name);
+        break;
+    case PD_MODEL_LEAVING:
     case PD_MODEL_READY:
+        pd_error_set(x, PD_ERR_UNAVAILABLE, "model", "The model '%s' is being unloaded.", name);
         break;
     }
-    struct pn_served *s = pn_engine_get(app->engine, e.decl->name);
-    if (!s) {
-        pd_error_set(x, PD_ERR_UNAVAILABLE, "model", "The model '%s' is not in the engine any more.", e.decl->name);
-        x->retry_after_s = 60;
-        return false;
+    x->retry_after_s = e->retry_after_s ? e->retry_after_s : e->state == PD_MODEL_LOADING ? 2 : e->state == PD_MODEL_WAITING ? 5 : 60;
+}
+
+bool pd_app_find(struct pd_app *app, const char *name, struct pn_served **ret, struct cf_sampling *ret_sampling, struct pd_error *x) {
+    struct pd_view *v = pd_app_view(app);
+    const struct pd_entry *e = pd_view_find(v, name);
+    struct pn_served *s = NULL;
+    if (!e) {
+        pd_view_not_found(v, name, x);
+    } else if (e->state != PD_MODEL_READY || !(s = pn_engine_get(app->engine, e->decl->name))) {
+        pd_entry_refusal(e, x);
+    } else {
+        *ret = s;
+        *ret_sampling = e->decl->sampling;
     }
-    *ret = s;
-    *ret_decl = e.decl;
-    return true;
+    pd_view_put(v);
+    return s != NULL;
 }

@@ -1,5 +1,7 @@
-/* What the handlers share: the engine, the manifest, and for each declared model how far it has come. The loader thread writes the
- * entries, everybody else reads copies of them; the engine has its own locks. */
+/* What the handlers share: the engine, and a view of the daemon's state. Only the main thread decides what the state is; it publishes
+ * each change as a new view, a value that nobody changes any more, and handlers take a counted reference to the newest one. So a page
+ * never waits for the loop, and a manifest that was replaced lives as long as somebody reads it. What handlers want done they put into
+ * a queue (pd_app_ask), which only says "look again". The engine has its own locks. */
 #pragma once
 #include <pthread.h>
 #include <stdatomic.h>
@@ -7,41 +9,145 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct cf_facts;
 struct cf_manifest;
 struct cf_model;
+struct cf_sampling;
+struct fo_err;
 struct pd_error;
 struct pd_http;
 struct pn_engine;
 struct pn_served;
 
-enum pd_model_state { PD_MODEL_WAITING, PD_MODEL_LOADING, PD_MODEL_READY, PD_MODEL_FAILED };
-
-struct pd_entry {
-    const struct cf_model *decl;
-    enum pd_model_state state;
-    char reason[384]; /* why it failed */
-    int64_t since;    /* seconds since 1970 */
+enum pd_model_state {
+    PD_MODEL_WAITING, /* its turn, memory or a backoff is still to come */
+    PD_MODEL_LOADING,
+    PD_MODEL_READY,
+    PD_MODEL_FAILED,  /* its file cannot be served, or a load failed; tried again */
+    PD_MODEL_REFUSED, /* does not fit */
+    PD_MODEL_HELD,    /* unloaded by hand */
+    PD_MODEL_ABSENT,  /* declared so */
+    PD_MODEL_LEAVING  /* no longer wanted; ends what it is doing */
 };
+
+enum pd_condition_id { PD_C_READY, PD_C_LOADED, PD_C_PLACED, PD_C_CURRENT, PD_C_DEGRADED, PD_C_HEALTHY, PD_N_CONDITIONS };
+enum pd_server_condition_id { PD_S_MANIFEST_VALID, PD_S_RECONCILED, PD_S_DRAINING, PD_N_SERVER_CONDITIONS };
+
+struct pd_condition {
+    bool is;
+    char reason[32]; /* one word */
+    char message[384];
+    int64_t since; /* seconds since 1970: when `is` or `reason` last changed */
+};
+
+/* One model that clients may name. */
+struct pd_entry {
+    const struct cf_model *decl; /* its keys: in the view's manifest, or in its facts when it is ad hoc; a leaving one's last */
+    bool declared, ad_hoc;
+    enum pd_model_state state;
+    char reason[384]; /* of a state that is not ready */
+    int64_t since;    /* seconds since 1970 */
+    uint32_t retry_after_s;
+    uint64_t observed_generation; /* of the newest manifest that its instances run as declared in; 0 = none yet */
+    uint64_t loads, load_failures;
+    struct pd_condition conditions[PD_N_CONDITIONS];
+};
+
+struct pd_counted_manifest {
+    atomic_int refs;
+    struct cf_manifest *m;
+    uint64_t generation;
+};
+
+struct pd_view {
+    atomic_int refs;
+    struct pd_counted_manifest *manifest;
+    struct cf_facts *facts;    /* as last observed */
+    struct pd_entry *entries;  /* [n]: declared ones in manifest order, then ad hoc and leaving ones */
+    size_t n;
+    struct pd_condition conditions[PD_N_SERVER_CONDITIONS];
+    uint64_t asked;            /* everything asked up to this number has been looked at */
+    bool settled;              /* nothing is being done and nothing is left to do now */
+    bool first_pass_over;
+    bool manifest_ok;          /* of the last reading */
+    char *report;              /* why not; "" */
+    size_t n_refused, n_failing;
+};
+
+/* What happened, newest last, a bounded ring: for pages and for those who wait. */
+struct pd_event {
+    uint64_t seq;
+    int64_t time;    /* seconds since 1970 */
+    char kind[24];   /* "load_started", "load_done", "manifest_accepted", ... */
+    char model[128]; /* "" = the server */
+    char text[384];
+};
+enum { PD_MAX_EVENTS = 256 };
+
+enum pd_ask_kind { PD_ASK_LOOK, PD_ASK_RELOAD, PD_ASK_LOAD, PD_ASK_UNLOAD, PD_ASK_PRUNE };
+struct pd_ask {
+    struct pd_ask *next;
+    enum pd_ask_kind kind;
+    uint64_t seq;
+    char *name;            /* LOAD, UNLOAD */
+    struct cf_model *spec; /* LOAD of an undeclared model: its keys (cf_model_free); else NULL */
+};
+enum { PD_MAX_ASKS = 1024 };
 
 struct pd_app {
-    const struct cf_manifest *manifest;
     struct pn_engine *engine;
     struct pd_http *http;
-    int64_t started_at;      /* seconds since 1970 */
+    const char *config; /* the manifest's file; NULL = it is fixed */
+    int64_t started_at; /* seconds since 1970 */
     atomic_bool draining;
-    pthread_mutex_t lock;    /* guards the entries; pointer work only */
-    struct pd_entry *entries; /* [manifest->n_models], in manifest order */
+    int bell;           /* eventfd: the main thread shall look again */
+    pthread_mutex_t lock; /* guards what follows; pointer work only */
+    pthread_cond_t changed; /* a new view or event */
+    struct pd_view *view;
+    struct pd_ask *asks, **asks_end;
+    size_t n_asks;
+    uint64_t next_ask, next_event;
+    struct pd_event events[PD_MAX_EVENTS]; /* event n is at n % PD_MAX_EVENTS */
 };
 
-/* A copy of entry i. */
-struct pd_entry pd_app_entry(struct pd_app *app, size_t i);
-void pd_app_set(struct pd_app *app, size_t i, enum pd_model_state state, const char *reason);
+int pd_app_init(struct pd_app *app, struct fo_err *e);
+void pd_app_done(struct pd_app *app); /* no other thread uses it any more */
 
-/* "waiting", "loading", "ready", "failed": as /v1/models says it. */
+/* A reference to the newest view; never NULL once serving. Give it back. Any thread. */
+struct pd_view *pd_app_view(struct pd_app *app);
+void pd_view_put(struct pd_view *v); /* NULL is allowed */
+/* Waits up to timeout_ms for a view that has looked at ask `seq` (and has nothing left to do, when `settled`), or for an event newer
+ * than `event` (0 = events do not count). The newest view, whatever came; give it back. */
+struct pd_view *pd_app_wait(struct pd_app *app, uint64_t seq, bool settled, uint64_t event, int timeout_ms);
+
+/* The main thread's: replaces the view (takes it over), and wakes who waits. */
+void pd_app_publish(struct pd_app *app, struct pd_view *v);
+void pd_counted_manifest_put(struct pd_counted_manifest *m); /* NULL is allowed */
+
+/* Queues an ask and rings the bell; takes `spec` over in every case. FO_EBUSY when there are too many, FO_ENOMEM. Any thread. */
+int pd_app_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, struct cf_model *spec, uint64_t *ret_seq, struct fo_err *e);
+/* The main thread's: takes all asks. Free each with pd_ask_free. */
+struct pd_ask *pd_app_take_asks(struct pd_app *app);
+void pd_ask_free(struct pd_ask *a);
+
+/* Notes an event, logs it, and wakes who waits. `next` says what happens next, or NULL. */
+void pd_app_event(struct pd_app *app, bool bad, const char *kind, const char *model, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+/* Copies the oldest event newer than `after` (of `model` only, unless NULL) to *ret; false = there is none. Any thread. */
+bool pd_app_next_event(struct pd_app *app, uint64_t after, const char *model, struct pd_event *ret);
+
+/* "waiting", "loading", "ready", ...: as /v1/models says it. */
 const char *pd_model_state_name(enum pd_model_state s);
+const char *pd_condition_name(enum pd_condition_id id);
+const char *pd_server_condition_name(enum pd_server_condition_id id);
 
-/* The model that a request names, by name or alias: *ret (give it back with pn_served_put) and *ret_decl. False with the error: not
- * found (the message lists what there is), loading, failed. */
-bool pd_app_find(struct pd_app *app, const char *name, struct pn_served **ret, const struct cf_model **ret_decl, struct pd_error *ret_error);
-/* The index of a declared model by name or alias; -1 = none. */
-long pd_app_index(const struct pd_app *app, const char *name);
+/* The entry that a name or alias means; NULL = none. */
+const struct pd_entry *pd_view_find(const struct pd_view *v, const char *name);
+
+/* The error for a name that nobody has; lists those there are. Returns false. */
+bool pd_view_not_found(const struct pd_view *v, const char *name, struct pd_error *ret_error);
+
+/* The model that a request names, by name or alias: *ret (give it back with pn_served_put) and its sampling defaults. False with the
+ * error: not found (the message lists what there is), loading, failed, held. */
+bool pd_app_find(struct pd_app *app, const char *name, struct pn_served **ret, struct cf_sampling *ret_sampling, struct pd_error *ret_error);
+/* The error that says why an entry does not serve. */
+void pd_entry_refusal(const struct pd_entry *e, struct pd_error *ret_error);

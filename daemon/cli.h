@@ -14,7 +14,7 @@ enum { PD_CLI_MAX_MODELS = 64, PD_CLI_MAX_LIST = 16 };
 
 /* What `serve` is told of one model: flags after a --model belong to it, flags before the first to all. */
 struct pd_cli_model {
-    const char *path, *name, *chat_template;
+    const char *path, *name, *chat_template, *dies;
     int64_t ctx_cap, max_sessions, max_concurrent; /* 0 = not given */
 };
 
@@ -27,7 +27,7 @@ struct pd_cli_list {
 struct pd_cli_args {
     struct pd_cli_model models[PD_CLI_MAX_MODELS + 1]; /* [0] holds what stands before the first --model */
     int n_models;                                      /* of --model; model i is models[i + 1] */
-    const char *prompt, *system, *out, *input, *settings, *tokens, *template_file, *host, *dies, *log, *isa;
+    const char *prompt, *system, *out, *input, *settings, *tokens, *template_file, *host, *log, *isa;
     bool chat, raw, exact, no_bos, no_special, json, no_mmap, ignore_eos, has_temperature, has_seed;
     int64_t max_tokens, port, threads, repeat, top_k;
     double temperature, top_p, min_p, repeat_penalty;

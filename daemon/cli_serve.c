@@ -1,5 +1,6 @@
 /* `pantheon serve`: flags become the manifest's own text, parsed by the manifest's own rows, and run the daemon's own code: whatever
- * holds for pantheond holds here. Flags after a --model belong to it, flags before the first to all. */
+ * holds for pantheond holds here. Flags after a --model belong to it, flags before the first to all. A name twice is two copies of one
+ * model, between which requests are shared out. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -9,6 +10,7 @@
 #include "daemon/cli.h"
 #include "daemon/log.h"
 #include "daemon/serve.h"
+#include "daemon/source.h"
 #include "engine/version.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
@@ -40,7 +42,134 @@ static bool put_name(const char *path, struct fo_buf *y) {
     return ok;
 }
 
-static bool write_manifest(const struct pd_cli_args *a, struct fo_buf *y) {
+/* --- which model is a copy of which --- */
+
+/* What model i (from 1) is called: --name, or its file's name without folder and .gguf. */
+static const char *name_of(const struct pd_cli_model *m, size_t *ret_len) {
+    const char *slash = strrchr(m->path, '/'), *base = m->name ? m->name : slash ? slash + 1 : m->path;
+    size_t n = strlen(base);
+    if (!m->name && n > 5 && strcmp(base + n - 5, ".gguf") == 0) n -= 5;
+    *ret_len = n;
+    return base;
+}
+
+static bool same_name(const struct pd_cli_model *a, const struct pd_cli_model *b) {
+    size_t na, nb;
+    const char *x = name_of(a, &na), *y = name_of(b, &nb);
+    return na == nb && memcmp(x, y, na) == 0;
+}
+
+static bool same_text(const char *a, const char *b) {
+    return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+/* The first model of that name when i is a copy of it, else i; 0 after a message when they differ in what copies share. */
+static int first_of(const struct pd_cli_args *a, int i) {
+    const struct pd_cli_model *m = &a->models[i];
+    for (int k = 1; k < i; k++) {
+        const struct pd_cli_model *f = &a->models[k];
+        if (!same_name(m, f)) continue;
+        size_t n;
+        const char *name = name_of(m, &n);
+        if (!same_text(m->path, f->path)) pd_cli_failf("--name %.*s stands for two files, %s and %s: a name twice means two copies of one file", (int)n, name, f->path, m->path);
+        else if (m->ctx_cap != f->ctx_cap || m->max_sessions != f->max_sessions || m->max_concurrent != f->max_concurrent || !same_text(m->chat_template, f->chat_template))
+            pd_cli_failf("%.*s: its copies differ in a cap or template: give them the same flags, or names of their own", (int)n, name);
+        else return k;
+        return 0;
+    }
+    return i;
+}
+
+/* --- dies --- */
+
+enum { MAX_DIES = 64 };
+struct found {
+    struct fo_die dies[MAX_DIES]; /* accelerators only */
+    int n;
+};
+
+static void find_dies(struct found *f) {
+    struct fo_die all[MAX_DIES];
+    char why[512];
+    int n = fo_device_probe(all, MAX_DIES, why, sizeof why);
+    f->n = 0;
+    for (int i = 0; i < n && i < MAX_DIES; i++)
+        if (strcmp(all[i].kind, "cpu") != 0) f->dies[f->n++] = all[i];
+}
+
+/* "0,1" or "s0,s1" as a list of names; false after a message. */
+static bool put_dies(struct fo_buf *y, const struct found *f, const char *list) {
+    fo_buf_puts(y, "[ ");
+    for (const char *p = list;; p++) {
+        size_t n = strcspn(p, ",");
+        char word[64];
+        if (n == 0 || n >= sizeof word) return pd_cli_failf("--dies %s: numbers or names of dies, with commas between", list), false;
+        memcpy(word, p, n);
+        word[n] = '\0';
+        if (strspn(word, "0123456789") == n) {
+            long k = n > 6 ? MAX_DIES : strtol(word, NULL, 10);
+            if (f->n == 0) return pd_cli_failf("--dies %s: this machine has no accelerator dies (backend=%s)", list, fo_device_build_backend()), false;
+            if (k >= f->n) return pd_cli_failf("--dies %s: there is no accelerator die %s; there are %d, from 0", list, word, f->n), false;
+            snprintf(word, sizeof word, "%s", f->dies[k].name);
+        }
+        if (!put_text(y, "--dies", word)) return false;
+        p += n;
+        if (!*p) break;
+        fo_buf_puts(y, ", ");
+    }
+    fo_buf_puts(y, " ]");
+    return true;
+}
+
+/* `dies`, or `replicas` when there are several copies. */
+static bool put_placement(const struct pd_cli_args *a, int i, const struct found *f, struct fo_buf *y) {
+    int copies = 0;
+    for (int k = i; k <= a->n_models; k++) copies += same_name(&a->models[k], &a->models[i]);
+    const char *all = a->models[0].dies, *own = a->models[i].dies ? a->models[i].dies : all;
+    if (copies == 1) {
+        if (!own) return true;
+        fo_buf_puts(y, "    dies: ");
+        bool ok = put_dies(y, f, own);
+        fo_buf_putc(y, '\n');
+        return ok;
+    }
+    fo_buf_puts(y, "    replicas: [ ");
+    for (int k = i, n = 0; k <= a->n_models; k++) {
+        if (!same_name(&a->models[k], &a->models[i])) continue;
+        if (n++) fo_buf_puts(y, ", ");
+        const char *dies = a->models[k].dies ? a->models[k].dies : all;
+        if (!dies) fo_buf_puts(y, "[ \"auto:1\" ]");
+        else if (!put_dies(y, f, dies)) return false;
+    }
+    fo_buf_puts(y, " ]\n");
+    return true;
+}
+
+static bool put_model(const struct pd_cli_args *a, int i, const struct found *f, struct fo_buf *y) {
+    const struct pd_cli_model *m = &a->models[i], *all = &a->models[0];
+    const char *template = m->chat_template ? m->chat_template : all->chat_template;
+    fo_buf_puts(y, "  - name: ");
+    if (m->name ? !put_text(y, "--name", m->name) : !put_name(m->path, y)) return false;
+    fo_buf_puts(y, "\n    source: { path: ");
+    if (!put_text(y, "--model", m->path)) return false;
+    fo_buf_puts(y, " }\n");
+    put_int(y, "ctx_cap", m->ctx_cap, all->ctx_cap);
+    int64_t concurrent = m->max_concurrent ? m->max_concurrent : all->max_concurrent;
+    int64_t sessions = m->max_sessions ? m->max_sessions : all->max_sessions;
+    /* one of the two is enough on a command line: the other follows */
+    if (concurrent && !sessions) sessions = concurrent > 4 ? concurrent : 4;
+    if (sessions == 1 && !concurrent) concurrent = 1;
+    put_int(y, "max_sessions", sessions, 0);
+    put_int(y, "max_concurrent", concurrent, 0);
+    if (template) {
+        fo_buf_puts(y, "    chat_template: ");
+        if (!put_text(y, "--chat-template", template)) return false;
+        fo_buf_putc(y, '\n');
+    }
+    return put_placement(a, i, f, y);
+}
+
+static bool write_manifest(const struct pd_cli_args *a, const struct found *f, struct fo_buf *y) {
     const char *host = a->host ? a->host : "127.0.0.1";
     long long port = a->port ? (long long)a->port : 8080;
     char listen[300];
@@ -50,34 +179,27 @@ static bool write_manifest(const struct pd_cli_args *a, struct fo_buf *y) {
     fo_buf_puts(y, " ]\n");
     if (a->threads) fo_buf_printf(y, "host:\n  threads: %lld\n", (long long)a->threads);
     fo_buf_puts(y, "models:\n");
-    const struct pd_cli_model *all = &a->models[0];
     for (int i = 1; i <= a->n_models; i++) {
-        const struct pd_cli_model *m = &a->models[i];
-        const char *template = m->chat_template ? m->chat_template : all->chat_template;
-        fo_buf_puts(y, "  - name: ");
-        if (m->name ? !put_text(y, "--name", m->name) : !put_name(m->path, y)) return false;
-        fo_buf_puts(y, "\n    source: { path: ");
-        if (!put_text(y, "--model", m->path)) return false;
-        fo_buf_puts(y, " }\n");
-        put_int(y, "ctx_cap", m->ctx_cap, all->ctx_cap);
-        int64_t concurrent = m->max_concurrent ? m->max_concurrent : all->max_concurrent;
-        int64_t sessions = m->max_sessions ? m->max_sessions : all->max_sessions;
-        /* one of the two is enough on a command line: the other follows */
-        if (concurrent && !sessions) sessions = concurrent > 4 ? concurrent : 4;
-        if (sessions == 1 && !concurrent) concurrent = 1;
-        put_int(y, "max_sessions", sessions, 0);
-        put_int(y, "max_concurrent", concurrent, 0);
-        if (template) {
-            fo_buf_puts(y, "    chat_template: ");
-            if (!put_text(y, "--chat-template", template)) return false;
-            fo_buf_putc(y, '\n');
-        }
+        int first = first_of(a, i);
+        if (first == 0 || (first == i && !put_model(a, i, f, y))) return false;
     }
     return true;
 }
 
+/* Parses what was written; there is no file to point at: the findings' text names the key, which is the flag's name. Takes `text` over. */
+static bool parse(char *text, struct pd_reading *ret) {
+    struct cf_report report = { 0 };
+    struct fo_err e;
+    *ret = (struct pd_reading){ .text = text, .len = strlen(text) };
+    bool ok = cf_manifest_parse(text, ret->len, &ret->manifest, &report, &e) == FO_OK;
+    if (!ok && report.n == 0) pd_cli_fail(&e);
+    for (size_t i = 0; i < report.n; i++) pd_cli_failf("%s", report.findings[i].text);
+    cf_report_done(&report);
+    if (!ok) ret->manifest = NULL;
+    return ok;
+}
+
 int pd_cli_serve(const struct pd_cli_args *a) {
-    if (a->dies) return pd_cli_failf("--dies %s: this build (backend=%s) has no accelerator dies", a->dies, fo_device_build_backend());
     if (a->n_models == 0) {
         pd_cli_failf("which model? Give --model FILE");
         return PD_EXIT_USAGE;
@@ -96,28 +218,26 @@ int pd_cli_serve(const struct pd_cli_args *a) {
     }
     struct fo_buf y;
     fo_buf_init(&y, MAX_MANIFEST);
-    bool written = write_manifest(a, &y);
-    struct cf_manifest *m = NULL;
-    struct cf_report report = { 0 };
-    struct fo_err e;
+    struct found found;
+    find_dies(&found);
+    bool written = write_manifest(a, &found, &y);
+    struct pd_reading r = { 0 };
     int rc = PD_EXIT_USAGE;
+    char *text = written && !y.failed ? fo_buf_steal(&y) : NULL;
     if (!written && !y.failed) {
         rc = PD_EXIT_USAGE; /* said already */
-    } else if (y.failed) {
+    } else if (!text) {
         pd_cli_failf("the flags do not fit a manifest of %d bytes", MAX_MANIFEST);
-    } else if (cf_manifest_parse(y.data, y.len, &m, &report, &e)) {
-        /* there is no file to point at: the findings' text names the key, which is the flag's name */
-        if (report.n == 0) pd_cli_fail(&e);
-        for (size_t i = 0; i < report.n; i++) pd_cli_failf("%s", report.findings[i].text);
+    } else if (!parse(text, &r)) {
+        rc = PD_EXIT_USAGE;
     } else {
         const char *backend = fo_device_build_backend();
-        printf("backend=%s build=%s accelerator=%s\ndies=0\n", backend, pn_build(), strcmp(backend, "cpu") == 0 ? "none" : backend);
+        printf("backend=%s build=%s accelerator=%s\ndies=%d\n", backend, pn_build(), found.n ? found.dies[0].kind : "none", found.n);
         fflush(stdout);
         pd_log_open(areas);
-        rc = pd_serve(m, NULL, &(struct pd_serve_opts){ .isa = a->isa, .no_mmap = a->no_mmap });
+        rc = pd_serve(&r, &(struct pd_serve_opts){ .isa = a->isa, .no_mmap = a->no_mmap });
     }
-    cf_report_done(&report);
-    cf_manifest_free(m);
+    pd_reading_done(&r);
     fo_buf_done(&y);
     return rc;
 }

@@ -12,6 +12,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <grp.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
@@ -23,6 +24,8 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -41,19 +44,21 @@ enum {
     REFUSALS = 64,              /* connections over the cap that may be told so at one time */
     MIN_BODY_BYTES_PER_MS = 1,  /* a body slower than this on average is refused */
     BODIES_AT_ONCE = 4,         /* bodies of the largest size that may be in memory together */
+    LOCAL_CONNECTIONS = 32,     /* over the Unix socket, besides the others: who administers gets in when all is in use */
 };
 
 struct pd_http {
     struct pd_http_opts opts;
     int listeners[MAX_LISTENERS];
     int n_listeners;
+    char socket_path[108]; /* "" = none */
     int wake; /* eventfd: the acceptor shall stop */
     pthread_t acceptor;
     bool accepting;
     pthread_mutex_t lock;
     pthread_cond_t empty;
     struct pd_conn *conns;
-    uint32_t n_conns, n_refusing;
+    uint32_t n_conns, n_refusing, n_local;
     bool closing;
     atomic_bool draining;
     atomic_uint busy;
@@ -65,7 +70,7 @@ struct pd_conn {
     struct pd_conn *next, **link;
     struct sockaddr_storage peer;
     int fd;
-    enum { SERVE, REFUSE_TOTAL, REFUSE_ADDRESS } mode;
+    enum { SERVE, SERVE_LOCAL, REFUSE_TOTAL, REFUSE_ADDRESS } mode;
     char *in; /* [in_size], n_in bytes read and not yet used */
     size_t n_in, in_size;
     char *body;
@@ -135,13 +140,16 @@ static const char *reason(int status) {
         int status;
         const char *text;
     } rows[] = { { 200, "OK" },
+                 { 202, "Accepted" },
                  { 204, "No Content" },
                  { 400, "Bad Request" },
                  { 401, "Unauthorized" },
                  { 403, "Forbidden" },
+                 { 403, "Forbidden" },
                  { 404, "Not Found" },
                  { 405, "Method Not Allowed" },
                  { 408, "Request Timeout" },
+                 { 409, "Conflict" },
                  { 413, "Content Too Large" },
                  { 414, "URI Too Long" },
                  { 417, "Expectation Failed" },
@@ -226,8 +234,15 @@ bool pd_stream_close(struct pd_call *call) {
 
 /* --- one connection --- */
 
+static bool is_loopback(const struct sockaddr_storage *a) {
+    if (a->ss_family == AF_INET) return (ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24) == 127;
+    if (a->ss_family == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
+    return true;
+}
+
 static void call_init(struct pd_call *call, struct pd_conn *c) {
     *call = (struct pd_call){ .conn = c, .body = "" };
+    call->from = c->peer.ss_family == AF_UNIX ? PD_FROM_UNIX : is_loopback(&c->peer) ? PD_FROM_LOOPBACK : PD_FROM_REMOTE;
     snprintf(call->id, sizeof call->id, "req_%016llx", (unsigned long long)fo_rng_entropy());
     c->chunked = c->head_only = c->close_after = false;
 }
@@ -380,7 +395,7 @@ static bool serve_one(struct pd_conn *c, bool first) {
     bool again = false;
     if (status) {
         refuse(&call, head_error(status), 0, why);
-    } else if (c->mode != SERVE) {
+    } else if (c->mode > SERVE_LOCAL) {
         call.head = &head;
         refuse(&call, PD_ERR_CONNECTIONS, 1, c->mode == REFUSE_TOTAL ? "All connections of this server are in use." : "Your address has all the connections it may have.");
     } else {
@@ -411,6 +426,12 @@ static void linger(struct pd_conn *c) {
     while (now_ms() < deadline && read_some(c, sink, sizeof sink, deadline) > 0) {}
 }
 
+/* The count that a connection is part of. Under the lock. */
+static uint32_t *place_of(struct pd_conn *c) {
+    struct pd_http *h = c->http;
+    return c->mode == SERVE ? &h->n_conns : c->mode == SERVE_LOCAL ? &h->n_local : &h->n_refusing;
+}
+
 static void *conn_main(void *arg) {
     struct pd_conn *c = arg;
     struct pd_http *h = c->http;
@@ -428,8 +449,7 @@ static void *conn_main(void *arg) {
     pthread_mutex_lock(&h->lock);
     *c->link = c->next;
     if (c->next) c->next->link = c->link;
-    if (c->mode == SERVE) h->n_conns--;
-    else h->n_refusing--;
+    *place_of(c) -= 1;
     close(c->fd);
     if (!h->conns) pthread_cond_broadcast(&h->empty);
     pthread_mutex_unlock(&h->lock);
@@ -438,12 +458,6 @@ static void *conn_main(void *arg) {
 }
 
 /* --- listeners --- */
-
-static bool is_loopback(const struct sockaddr_storage *a) {
-    if (a->ss_family == AF_INET) return (ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24) == 127;
-    if (a->ss_family == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
-    return true;
-}
 
 static bool same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b) {
     if (a->ss_family != b->ss_family) return false;
@@ -456,7 +470,8 @@ static bool same_address(const struct sockaddr_storage *a, const struct sockaddr
 static void adopt(struct pd_http *h, int fd, const struct sockaddr_storage *peer) {
     struct pd_conn *c = calloc(1, sizeof *c);
     int on = 1;
-    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    bool local = peer->ss_family == AF_UNIX;
+    if (!local) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (!c) {
         close(fd);
         return;
@@ -468,11 +483,10 @@ static void adopt(struct pd_http *h, int fd, const struct sockaddr_storage *peer
     uint32_t same = 0;
     if (!is_loopback(peer))
         for (const struct pd_conn *k = h->conns; k; k = k->next) same += same_address(&k->peer, peer);
-    c->mode = h->n_conns >= h->opts.connections ? REFUSE_TOTAL : same >= h->opts.connections_per_address ? REFUSE_ADDRESS : SERVE;
-    bool take = !h->closing && (c->mode == SERVE || h->n_refusing < REFUSALS);
+    c->mode = local && h->n_local < LOCAL_CONNECTIONS ? SERVE_LOCAL : h->n_conns >= h->opts.connections ? REFUSE_TOTAL : same >= h->opts.connections_per_address ? REFUSE_ADDRESS : SERVE;
+    bool take = !h->closing && (c->mode <= SERVE_LOCAL || h->n_refusing < REFUSALS);
     if (take) {
-        if (c->mode == SERVE) h->n_conns++;
-        else h->n_refusing++;
+        *place_of(c) += 1;
         c->next = h->conns;
         c->link = &h->conns;
         if (c->next) c->next->link = &c->next;
@@ -485,8 +499,7 @@ static void adopt(struct pd_http *h, int fd, const struct sockaddr_storage *peer
         if (pthread_create(&thread, &attr, conn_main, c)) {
             h->conns = c->next;
             if (c->next) c->next->link = &h->conns;
-            if (c->mode == SERVE) h->n_conns--;
-            else h->n_refusing--;
+            *place_of(c) -= 1;
             take = false;
         }
         pthread_attr_destroy(&attr);
@@ -507,7 +520,7 @@ static void *accept_main(void *arg) {
         if (poll(p, (nfds_t)h->n_listeners + 1, -1) < 0 && errno != EINTR) return NULL;
         if (p[h->n_listeners].revents) return NULL;
         for (int i = 0; i < h->n_listeners; i++) {
-            struct sockaddr_storage peer;
+            struct sockaddr_storage peer = { 0 };
             socklen_t len = sizeof peer;
             if (!(p[i].revents & POLLIN)) continue;
             int fd = accept4(h->listeners[i], (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
@@ -575,6 +588,39 @@ static int bind_all(struct pd_http *h, const char *text, struct fo_err *e) {
     return code;
 }
 
+/* Whether somebody listens there. */
+static bool socket_answers(const struct sockaddr_un *a) {
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool yes = fd >= 0 && (connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 || errno == EAGAIN);
+    if (fd >= 0) close(fd);
+    return yes;
+}
+
+static int bind_socket(struct pd_http *h, const char *path, struct fo_err *e) {
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    struct stat st;
+    if (strlen(path) >= sizeof a.sun_path) return fo_fail(e, FO_EINVAL, "%s: longer than a socket's path may be", path);
+    memcpy(a.sun_path, path, strlen(path));
+    if (socket_answers(&a)) return fo_fail(e, FO_EBUSY, "%s: another process listens there", path);
+    if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode)) unlink(path);
+    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    if (fd < 0) return fo_fail_errno(e, errno, "%s", path);
+    mode_t before = umask(0117); /* never open to others, not for a moment; no other thread exists yet */
+    int rc = bind(fd, (struct sockaddr *)&a, sizeof a), err = errno;
+    umask(before);
+    if (rc < 0 || listen(fd, 64) < 0) {
+        if (rc == 0) err = errno;
+        close(fd);
+        return fo_fail_errno(e, err, "%s", path);
+    }
+    const struct group *g = getgrnam("pantheon");
+    if (g && chown(path, (uid_t)-1, g->gr_gid)) FO_DEBUGF("http", "event=socket_group path=%s reason=\"%s\"", path, strerror(errno));
+    fo_log(FO_LOG_INFO, "http", "event=listening socket=%s", path);
+    h->listeners[h->n_listeners++] = fd;
+    memcpy(h->socket_path, path, strlen(path));
+    return FO_OK;
+}
+
 int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct fo_err *e) {
     struct pd_http *h = calloc(1, sizeof *h);
     if (!h) return fo_fail(e, FO_ENOMEM, "no memory for the HTTP server");
@@ -588,6 +634,9 @@ int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct f
         pd_http_close(h);
         return code;
     }
+    struct fo_err why;
+    if (opts->socket_path && h->n_listeners < MAX_LISTENERS && bind_socket(h, opts->socket_path, &why))
+        fo_log(FO_LOG_WARN, "http", "event=no_admin_socket reason=\"%s\" next=\"administration over TCP from this machine only\"", why.msg);
     *ret = h;
     return FO_OK;
 }
@@ -623,6 +672,7 @@ void pd_http_close(struct pd_http *h) {
         pthread_join(h->acceptor, NULL);
     }
     for (int i = 0; i < h->n_listeners; i++) close(h->listeners[i]);
+    if (h->socket_path[0]) unlink(h->socket_path);
     pthread_mutex_lock(&h->lock);
     h->closing = true;
     for (struct pd_conn *c = h->conns; c; c = c->next) shutdown(c->fd, SHUT_RDWR);

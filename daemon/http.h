@@ -21,6 +21,7 @@ struct pd_call {
     struct pd_conn *conn;
     int status;                 /* of the answer; 0 = none yet */
     bool draining;              /* the server was told to stop before this request came */
+    enum pd_from { PD_FROM_REMOTE, PD_FROM_LOOPBACK, PD_FROM_UNIX } from; /* where the client is */
 };
 
 typedef void pd_http_handler(void *ctx, struct pd_call *call);
@@ -28,6 +29,7 @@ typedef void pd_http_handler(void *ctx, struct pd_call *call);
 struct pd_http_opts {
     const char *const *listen; /* [n_listen] "127.0.0.1:8080", "[::1]:8080", "localhost:8080" (every address of the name) */
     size_t n_listen;
+    const char *socket_path;   /* a Unix socket besides, mode 0660, of group pantheon where there is one; NULL = none */
     uint64_t body_bytes, header_time_ms, body_idle_ms, write_idle_ms;
     uint32_t connections, connections_per_address; /* loopback is exempt from the second */
     pd_http_handler *handler;
@@ -35,7 +37,8 @@ struct pd_http_opts {
 };
 
 /* Binds all addresses. FO_EBUSY when one is in use, FO_EACCES without permission, FO_EINVAL for one that is none; the message names
- * it. Clients can connect; nobody is answered before pd_http_start. */
+ * it. Clients can connect; nobody is answered before pd_http_start. A Unix socket that cannot be had is logged, and the rest serves:
+ * one that a dead process left behind is replaced, one that answers is somebody else's. */
 int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct fo_err *e);
 /* Accepts from now on: the handler may be called before this returns. Once. */
 int pd_http_start(struct pd_http *h, struct fo_err *e);

@@ -4,6 +4,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <systemd/sd-daemon.h>
+#include <time.h>
 
 void pd_notify_ready(void) {
     sd_notify(0, "READY=1");
@@ -26,4 +27,19 @@ void pd_notify_status(const char *fmt, ...) {
 
 void pd_notify_extend(unsigned long long usec) {
     sd_notifyf(0, "EXTEND_TIMEOUT_USEC=%llu", usec);
+}
+
+void pd_notify_reloading(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)t.tv_sec * 1000000 + (unsigned long long)t.tv_nsec / 1000);
+}
+
+uint64_t pd_notify_watchdog_ms(void) {
+    uint64_t usec = 0;
+    return sd_watchdog_enabled(0, &usec) > 0 ? usec / 1000 : 0;
+}
+
+void pd_notify_watchdog(void) {
+    sd_notify(0, "WATCHDOG=1");
 }

@@ -18,9 +18,12 @@ enum pd_error_id {
     PD_ERR_UNSUPPORTED,   /* a field or value that it knows and does not honour */
     PD_ERR_BUDGET,        /* the request does not fit its model's cap */
     PD_ERR_MALFORMED,     /* broken HTTP */
+    PD_ERR_MANIFEST,      /* the manifest was not accepted */
+    PD_ERR_FORBIDDEN,     /* administration from elsewhere */
     PD_ERR_NO_MODEL,
     PD_ERR_NO_ROUTE,
     PD_ERR_METHOD,
+    PD_ERR_CONFLICT,      /* with what is in force */
     PD_ERR_TIMEOUT,       /* the client took too long to send */
     PD_ERR_BODY_SIZE,
     PD_ERR_URI_SIZE,
@@ -33,6 +36,7 @@ enum pd_error_id {
     PD_ERR_UNAVAILABLE,   /* failed or held */
     PD_ERR_DRAINING,
     PD_ERR_QUEUE_TIMEOUT,
+    PD_ERR_ADMIN_BUSY,    /* too many administration requests wait */
     PD_ERR_CONNECTIONS,   /* over the connection cap */
     PD_ERR_MEMORY,
     PD_ERR_DEVICE,

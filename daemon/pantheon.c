@@ -70,7 +70,7 @@ static const struct option_row {
     { "chat-template", 0, MODEL_STR, IN_MODEL(chat_template), -1, SERVE | RUN, 0, 0, "FILE", "template to use instead of the model's own" },
     { "host", 0, STR, AT(host), -1, SERVE, 0, 0, "ADDR", "address to listen on (default 127.0.0.1)" },
     { "port", 0, INT, AT(port), -1, SERVE, 0, 65535, "P", "port to listen on (default 8080)" },
-    { "dies", 0, STR, AT(dies), -1, SERVE, 0, 0, "LIST", "accelerator dies to use; this build has none" },
+    { "dies", 0, MODEL_STR, IN_MODEL(dies), -1, SERVE, 0, 0, "LIST", "where it runs: 0,1 counts accelerator dies as /admin/dies lists them, names work too; several split it by layers" },
     { "log", 0, STR, AT(log), -1, SERVE, 0, 0, "debug=AREAS", "debug notes of these areas (sched,kv,mem,http or all)" },
     { "threads", 't', INT, AT(threads), -1, RUN | SERVE | BENCH | LOGITS, 1, 1024, "N", "compute threads (default: all this process may use)" },
     { "isa", 0, STR, AT(isa), -1, RUN | SERVE | BENCH | LOGITS, 0, 0, "NAME", "scalar, avx2 or avx512: highest instruction set to use" },

@@ -8,14 +8,14 @@
 #include "config/manifest.h"
 #include "daemon/log.h"
 #include "daemon/serve.h"
+#include "daemon/source.h"
 #include "daemon/std.h"
 #include "engine/version.h"
 #include "foundry/base/err.h"
-#include "foundry/base/file.h"
 #include "foundry/device.h"
 
 #define DEFAULT_CONFIG "/etc/pantheon/models.yaml"
-enum { MAX_MANIFEST_BYTES = 1 << 20, EXIT_USAGE = 64 };
+enum { EXIT_USAGE = 64 };
 
 static void help(FILE *to) {
     fputs("usage: pantheond [--config FILE] [--check-config] [--log debug=AREAS]\n"
@@ -29,37 +29,35 @@ static void help(FILE *to) {
           "  --help             this text\n"
           "\n"
           "Exit status: 0 stopped as asked (or the manifest is good), 1 cannot start (or it is not), 64 usage, 78 bad manifest.\n"
-          "SIGTERM and SIGINT drain and stop; a second SIGINT stops at once.\n",
+          "SIGHUP reads the manifest again. SIGTERM and SIGINT drain and stop; a second SIGINT stops at once.\n"
+          "With a bad manifest at start the last accepted one serves (kept in STATE_DIRECTORY or /var/lib/pantheon).\n"
+          "PANTHEON_BACKOFF_MS: first wait after a load that failed (10000), doubled each time up to 30 times that.\n",
           to);
 }
 
-/* Every finding of a bad manifest as people read it. */
-static void print_report(const struct cf_report *r, const char *file, const char *text, size_t len) {
-    for (size_t i = 0; i < r->n; i++) {
-        char *line = cf_finding_format(&r->findings[i], file, text, len);
-        if (line) fprintf(stderr, "%s%s", line, *line && line[strlen(line) - 1] == '\n' ? "" : "\n");
-        else fprintf(stderr, "%s:%d:%d: error: %s\n", file, r->findings[i].line, r->findings[i].col, r->findings[i].text);
-        free(line);
-    }
-    if (r->cut) fprintf(stderr, "%s: there are more mistakes than these %zu\n", file, r->n);
-}
-
-/* Reads and parses; on failure everything is said on stderr already. */
-static bool read_manifest(const char *file, struct cf_manifest **ret) {
-    struct fo_err e;
-    struct cf_report report = { 0 };
+/* The file, or, when it is bad, the copy of the last good one: *ret_generation is what that was accepted as. False = neither. On
+ * success the reading is good; *ret_report says what is wrong with the file (heap), NULL = nothing. */
+static bool read_manifest(const char *file, const char *state_dir, struct pd_reading *ret, uint64_t *ret_generation, char **ret_report) {
     char *text;
     size_t len;
-    if (fo_file_read(file, MAX_MANIFEST_BYTES, &text, &len, &e)) {
-        fprintf(stderr, "pantheond: %s\n", e.msg);
-        return false;
+    struct fo_err e;
+    *ret_generation = 0;
+    *ret_report = NULL;
+    bool good = pd_source_read(file, ret), kept = state_dir && pd_source_last(state_dir, file, &text, &len, ret_generation, &e) == FO_OK;
+    if (!good) fprintf(stderr, "%s", ret->report ? ret->report : "pantheond: no memory to read the manifest\n");
+    if (!kept) return good;
+    if (good) {
+        if (len != ret->len || memcmp(text, ret->text, len) != 0) (*ret_generation)++; /* numbers go on over restarts */
+        free(text);
+        return true;
     }
-    bool ok = cf_manifest_parse(text, len, ret, &report, &e) == FO_OK;
-    if (!ok && report.n == 0) fprintf(stderr, "pantheond: %s: %s\n", file, e.msg);
-    if (!ok) print_report(&report, file, text, len);
-    cf_report_done(&report);
-    free(text);
-    return ok;
+    *ret_report = ret->report;
+    ret->report = NULL;
+    pd_reading_done(ret);
+    if (pd_source_parse(file, text, len, ret)) return true;
+    free(*ret_report);
+    *ret_report = NULL;
+    return false;
 }
 
 int main(int argc, char **argv) {
@@ -99,19 +97,26 @@ int main(int argc, char **argv) {
         fprintf(stderr, "pantheond: '%s': no arguments but options are taken\n", argv[optind]);
         return EXIT_USAGE;
     }
-    struct cf_manifest *m;
-    if (!read_manifest(config, &m)) return check ? 1 : PD_BAD_MANIFEST;
+    struct pd_reading r;
+    uint64_t generation;
+    char *report;
+    const char *state_dir = check ? NULL : pd_source_state_dir();
+    if (!read_manifest(config, state_dir, &r, &generation, &report)) {
+        pd_reading_done(&r);
+        return check ? 1 : PD_BAD_MANIFEST;
+    }
     if (check) {
-        printf("%s: good, %zu model%s\n", config, m->n_models, m->n_models == 1 ? "" : "s");
-        cf_manifest_free(m);
+        printf("%s: good, %zu model%s\n", config, r.manifest->n_models, r.manifest->n_models == 1 ? "" : "s");
+        pd_reading_done(&r);
         return 0;
     }
     pd_log_open(areas);
     char *dir = strdup(config), *slash = dir ? strrchr(dir, '/') : NULL;
     if (slash) *slash = '\0';
-    struct pd_serve_opts opts = { 0 };
-    int status = pd_serve(m, slash ? (*dir ? dir : "/") : NULL, &opts);
+    struct pd_serve_opts opts = { .config = config, .dir = slash ? (*dir ? dir : "/") : NULL, .state_dir = state_dir, .generation = generation, .bad_report = report };
+    int status = pd_serve(&r, &opts);
     free(dir);
-    cf_manifest_free(m);
+    free(report);
+    pd_reading_done(&r);
     return status;
 }

@@ -15,10 +15,21 @@
 static const struct pd_route routes[] = {
     { "GET", "/", pd_get_root, true, "Name, version, build, backend, and the models with their status." },
     { "GET", "/health", pd_get_health, true, "That the process answers, and each model's counters: a snapshot that waits for no model." },
+    { "GET", "/ready", pd_get_ready, true, "200 when the first pass over the manifest is done and a declared model serves (or none is declared); else 503 with the reason." },
     { "GET", "/v1/models", pd_get_models, false, "The declared models, whether they serve, and what they hold (context_window, max_output_tokens, status)." },
     { "GET", "/v1/models/{id}", pd_get_model, false, "One of them, by name or alias; `/` and `:` in the name may be percent-encoded." },
     { "POST", "/v1/chat/completions", pd_post_chat, false, "A conversation through the model's own template; whole or as a stream." },
     { "POST", "/v1/completions", pd_post_completions, false, "Plain text or token ids, no template; whole or as a stream." },
+    { "GET", "/admin/dies", pd_get_admin_dies, true, "Host memory and dies: budget, reserve, held by us, used by others, health." },
+    { "GET", "/admin/models", pd_get_admin_models, true,
+      "Each model's status: generation and observed_generation, placement with bytes estimated and measured, limits, conditions, counters, last events; and the server's conditions." },
+    { "GET", "/admin/facts", pd_get_admin_facts, true, "What the planner is given, looked at afresh: for `pantheon-reconcile --save-facts`." },
+    { "POST", "/admin/models/load", pd_post_admin_load, false,
+      "Loads a model that the manifest does not declare (the body has the manifest's model keys), or ends an unload by hand (the body has `name` alone). `?wait=1` answers when it serves or not." },
+    { "POST", "/admin/models/unload", pd_post_admin_unload, false, "Unloads `name`; a declared model stays so until it is loaded here or a new manifest comes. `?wait=1` answers when it is done." },
+    { "POST", "/admin/reconcile", pd_post_admin_reconcile, false,
+      "Reads the manifest again. `?wait=1` answers when it is accepted or refused (400 with `report`), `?wait=applied` when everything is done; `?stream=1` sends what happens, one JSON object a line, "
+      "and the result last. `prune=1` unloads ad hoc models, `if_generation=N` refuses with 409 when another generation is in force." },
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 
@@ -73,6 +84,10 @@ void pd_dispatch(void *ctx, struct pd_call *c) {
     const char *method = c->head->method, *path = c->head->path;
     const struct pd_route *r = pd_route_find(method, path, param, sizeof param, allow, sizeof allow, &ok);
     FO_DEBUGF("http", "event=request request=%s method=%s path=%s body_bytes=%zu", c->id, method, pd_log_quote(path, quoted, sizeof quoted), c->n_body);
+    if (strncmp(path, "/admin", 6) == 0 && !pd_admin_allowed(c, &x)) {
+        pd_error_reply(c, &x);
+        return;
+    }
     if (c->draining && (!r || !r->while_draining)) {
         pd_error_set(&x, PD_ERR_DRAINING, NULL, "The server is stopping and takes no new requests.");
         x.retry_after_s = 5;
@@ -114,7 +129,7 @@ void pd_routes_doc(struct fo_buf *out) {
                      "| method | path | |\n|---|---|---|\n");
     for (size_t i = 0; i < N_ROUTES; i++) fo_buf_printf(out, "| %s | `%s` | %s |\n", routes[i].method, routes[i].path, routes[i].doc);
     fo_buf_puts(out, "\nA slash at the end of a path does not count. Where GET is, HEAD is; OPTIONS answers 204 with Allow everywhere. While the server stops, "
-                     "everything but / and /health is a 503 `draining`. A client that closes its connection, also only its sending side, cancels its request.\n");
+                     "everything but /, /health, /ready and the pages of /admin is a 503 `draining`. A client that closes its connection, also only its sending side, cancels its request.\n");
     fo_buf_puts(out, "\n## Fields of /v1/chat/completions\n\nnull means unset. A field that is in none of these tables is an error (`unknown_parameter`): "
                      "ignoring it would hide a typo.\n");
     doc_params(out, PD_API_CHAT);

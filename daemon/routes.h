@@ -30,7 +30,14 @@ void pd_dispatch(void *app, struct pd_call *call);
 void pd_routes_doc(struct fo_buf *out);
 
 /* The handlers, one file per family of paths. */
-pd_route_fn pd_get_root, pd_get_health;                  /* api_root.c */
+pd_route_fn pd_get_root, pd_get_health, pd_get_ready;    /* api_root.c */
 pd_route_fn pd_get_models, pd_get_model;                 /* api_models.c */
 pd_route_fn pd_post_chat;                                /* api_chat.c */
 pd_route_fn pd_post_completions;                         /* api_completions.c */
+pd_route_fn pd_get_admin_dies, pd_get_admin_models, pd_get_admin_facts;
+pd_route_fn pd_post_admin_load, pd_post_admin_unload, pd_post_admin_reconcile; /* api_admin.c */
+
+/* Whether a call may administer: over the Unix socket, or over TCP plainly from this machine (loopback, a loopback Host, no Origin, no
+ * proxy's header). False with the error. */
+struct pd_error;
+bool pd_admin_allowed(const struct pd_call *c, struct pd_error *ret_error);

@@ -1,20 +1,24 @@
 /* The daemon proper: `pantheond` and `pantheon serve` are both this one function over a manifest. */
 #pragma once
 #include <stdbool.h>
+#include <stdint.h>
 
-struct cf_manifest;
-struct fo_err;
+struct pd_reading;
 
 struct pd_serve_opts {
-    const char *isa; /* cpu overlay, NULL = auto */
+    const char *config;     /* the manifest's file, read again at every reload; NULL = it is fixed */
+    const char *dir;        /* what relative paths of models and templates are relative to; NULL = the working directory */
+    const char *state_dir;  /* where the last accepted manifest is kept; NULL = nowhere */
+    const char *isa;        /* cpu overlay, NULL = auto */
     bool no_mmap;
+    uint64_t generation;    /* what the manifest was accepted as by the process before; 0 = it is new */
+    const char *bad_report; /* the manifest is the kept copy, because the file is bad: why; NULL */
 };
 
 /* Exit statuses of the daemon. */
 enum { PD_SERVED = 0, PD_CANNOT_SERVE = 1, PD_BAD_MANIFEST = 78 };
 
-/* Listens, loads the manifest's models one after the other, serves until SIGTERM or SIGINT, drains. Returns the exit status; every
- * event and error is logged (pd_log_open comes before). `dir` is what relative paths of models and templates are relative to, NULL =
- * the working directory. Called once, on the main thread, before other threads exist: signals are blocked for the process. A
- * second SIGINT ends the process at once. */
-int pd_serve(const struct cf_manifest *m, const char *dir, const struct pd_serve_opts *opts);
+/* Listens, makes what runs what the manifest declares and keeps it so, until SIGTERM or SIGINT; drains. `r` is a good reading, whose
+ * manifest is taken over. Returns the exit status; every event and error is logged (pd_log_open comes before). Called once, on the
+ * main thread, before other threads exist: signals are blocked for the process. A second SIGINT ends the process at once. */
+int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts);

@@ -2,7 +2,7 @@
 # Installs what the build, the tests and the demo need on Debian (and its kin), and nothing when it is all there.
 #   scripts/deps.sh build|check        asks first on a terminal; as root, or with sudo
 set -eu
-build='gcc make pkg-config libc6-dev libyaml-dev libjansson-dev libsystemd-dev python3 python3-venv ca-certificates'
+build='gcc make pkg-config libc6-dev libyaml-dev libjansson-dev libsystemd-dev libcurl4-openssl-dev python3 python3-venv ca-certificates'
 check="$build libcmocka-dev libsimde-dev binutils"
 case ${1:-build} in
 build) want=$build ;;
@@ -12,9 +12,9 @@ esac
 
 if ! command -v dpkg-query >/dev/null 2>&1; then
     command -v cc >/dev/null 2>&1 && command -v pkg-config >/dev/null 2>&1 &&
-        pkg-config --exists yaml-0.1 jansson libsystemd && exit 0
-    echo "This is no Debian: install a C compiler, make, pkg-config and the development files of libyaml, jansson and" >&2
-    echo "libsystemd (for the tests also cmocka, simde and python3 with venv), then run make again." >&2
+        pkg-config --exists yaml-0.1 jansson libsystemd libcurl && exit 0
+    echo "This is no Debian: install a C compiler, make, pkg-config and the development files of libyaml, jansson," >&2
+    echo "libsystemd and libcurl (for the tests also cmocka, simde and python3 with venv), then run make again." >&2
     exit 1
 fi
 missing=

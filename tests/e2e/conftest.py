@@ -4,9 +4,11 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -127,14 +129,26 @@ class Daemon:
         self.port = free_port()
         self.folder = folder
         self.manifest = folder / "models.yaml"
-        self.manifest.write_text(manifest.replace("PORT", str(self.port)))
+        self.socket_dir = tempfile.mkdtemp(prefix="pd-")  # a socket's path is short
+        self.socket = self.socket_dir + "/admin.sock"
+        self.state = folder / "state"
+        self.state.mkdir(exist_ok=True)
+        self.write(manifest)
         self.log_path = folder / "log"
         self.log_file = open(self.log_path, "w")
         self.process = subprocess.Popen([str(BUILD / "pantheond"), "--config", str(self.manifest), *args], stdout=self.log_file, stderr=self.log_file,
-                                        env={**os.environ, **(env or {})}, cwd=ROOT)
+                                        env={**os.environ, "STATE_DIRECTORY": str(self.state), **(env or {})}, cwd=ROOT)
         if wait:
             self.wait_listening()
             wait_for(self.settled, 60, "all models loaded or failed")
+
+    def write(self, manifest):
+        """Puts a manifest where the daemon reads it."""
+        if "admin_socket" not in manifest:
+            manifest = manifest.replace("server:\n", f"server:\n  admin_socket: {self.socket}\n", 1)
+        new = self.manifest.with_suffix(".new")
+        new.write_text(manifest.replace("PORT", str(self.port)))
+        new.rename(self.manifest)
 
     @property
     def log(self):
@@ -150,7 +164,7 @@ class Daemon:
         wait_for(up, 20, "listening")
 
     def settled(self):
-        return all(m["status"] in ("ready", "failed") for m in self.get("/").json["models"])
+        return all(m["status"] in ("ready", "failed", "refused", "held", "absent") for m in self.get("/").json["models"])
 
     def request(self, method, path, body=None, headers=None, timeout=60):
         conn = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * SLOW)
@@ -233,6 +247,7 @@ class Daemon:
                 self.process.wait()
                 raise AssertionError("did not stop:\n" + self.log[-3000:])
         self.log_file.close()
+        shutil.rmtree(self.socket_dir, ignore_errors=True)
         assert "Sanitizer" not in self.log, self.log[-6000:]
         assert self.process.returncode >= 0, f"died of signal {-self.process.returncode}:\n{self.log[-3000:]}"
 

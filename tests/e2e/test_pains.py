@@ -358,4 +358,4 @@ def test_pain_39_one_broken_model_is_marked_and_the_others_serve(daemon):
     assert m["broken"]["status"] == "failed" and "absent.gguf" in m["broken"]["reason"] and m["tiny"]["status"] == "ready"
     r = daemon.chat(model="broken")
     assert r.status == 503 and r.error["code"] == "model_unavailable" and r.headers["x-should-retry"] == "false"
-    assert "event=model_failed" in daemon.log
+    assert "event=model_refused" in daemon.log

@@ -1,0 +1,108 @@
+/* See estimate.h. */
+#include "daemon/estimate.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "config/manifest.h"
+#include "engine/model.h"
+#include "foundry/base/err.h"
+
+char *pd_resolve(const char *dir, const char *path) {
+    char *out = NULL;
+    if (*path == '/' || !dir || !*dir) return strdup(path);
+    return asprintf(&out, "%s/%s", dir, path) < 0 ? NULL : out;
+}
+
+static void identify(const char *path, struct pd_estimate *p) {
+    struct stat st;
+    p->dev = p->ino = p->size = 0;
+    p->mtime_ns = 0;
+    if (stat(path, &st)) return;
+    p->dev = st.st_dev;
+    p->ino = st.st_ino;
+    p->size = (uint64_t)st.st_size;
+    p->mtime_ns = st.st_mtim.tv_sec * 1000000000LL + st.st_mtim.tv_nsec;
+}
+
+void pd_estimate_free(struct pd_estimate *p) {
+    if (!p) return;
+    free(p->v.path);
+    free(p->v.error);
+    free(p->v.layer_bytes);
+    free(p->v.layer_kv_bytes);
+    free(p);
+}
+
+bool pd_estimate_is_of(const struct cf_estimate *v, const struct cf_model *spec) {
+    return v->ctx_declared == spec->ctx_cap && v->max_sessions == spec->max_sessions && v->max_concurrent == spec->max_concurrent && strcmp(v->path, spec->source_path) == 0;
+}
+
+bool pd_estimate_stale(const struct pd_estimate *p, const char *dir) {
+    struct pd_estimate now;
+    char *path = pd_resolve(dir, p->v.path);
+    if (!path) return false;
+    identify(path, &now);
+    free(path);
+    return now.dev != p->dev || now.ino != p->ino || now.size != p->size || now.mtime_ns != p->mtime_ns;
+}
+
+static uint32_t count(int64_t v) {
+    return v < 0 ? 0 : v > UINT32_MAX ? UINT32_MAX : (uint32_t)v;
+}
+
+static int fill(struct pd_estimate *p, const char *path, const struct cf_model *spec, struct fo_device *dev, struct fo_err *e) {
+    struct pn_estimate est;
+    char why[384] = "";
+    const struct pn_model_opts o = {
+        .dev = dev,
+        .ctx_cap = count(spec->ctx_cap),
+        .max_sessions = count(spec->max_sessions),
+        .max_concurrent = count(spec->max_concurrent),
+        .kv_default = true,
+    };
+    int code = pn_model_estimate(path, &o, &est, why, sizeof why, e);
+    if (code == FO_ENOMEM) return code;
+    if (code || *why) {
+        p->v.error = strdup(code ? e->msg : why);
+        return p->v.error ? FO_OK : (int)fo_fail(e, FO_ENOMEM, "no memory for an estimate");
+    }
+    p->v.ctx_cap = est.ctx_cap;
+    p->v.n_layers = p->v.n_layer_kv = est.n_layer;
+    p->v.layer_bytes = est.layer_bytes; /* both are freed with the estimate from here on */
+    p->v.layer_kv_bytes = est.layer_kv_bytes;
+    p->v.input_bytes = est.input_bytes;
+    p->v.output_bytes = est.output_bytes;
+    p->v.tied_bytes = est.tied_bytes;
+    /* the logits are on the last layer's die only; the planner counts scratch alike on each, which is never too little */
+    p->v.scratch_bytes = est.scratch_bytes + est.logits_bytes;
+    p->v.host_bytes = est.host_bytes;
+    p->v.staging_bytes = est.staging_bytes;
+    return FO_OK;
+}
+
+int pd_estimate_make(const char *dir, const struct cf_model *spec, struct fo_device *dev, struct pd_estimate **ret, struct fo_err *e) {
+    struct pd_estimate *p = calloc(1, sizeof *p);
+    char *path = pd_resolve(dir, spec->source_path);
+    int code = FO_OK;
+    if (p) {
+        p->v.path = strdup(spec->source_path);
+        p->v.ctx_declared = spec->ctx_cap;
+        p->v.max_sessions = spec->max_sessions;
+        p->v.max_concurrent = spec->max_concurrent;
+    }
+    if (!p || !path || !p->v.path) code = fo_fail(e, FO_ENOMEM, "no memory for an estimate");
+    if (code == FO_OK) {
+        identify(path, p); /* before: a change in between makes it stale */
+        code = fill(p, path, spec, dev, e);
+    }
+    free(path);
+    if (code) {
+        pd_estimate_free(p);
+        return code;
+    }
+    *ret = p;
+    return FO_OK;
+}

@@ -1,0 +1,31 @@
+/* What a model would take, from its file's header: the engine's own layout code in measuring mode, in the planner's words. Reading a
+ * header can take a while on a slow disk, so the daemon does it on its loader thread and remembers the result as long as the file is
+ * the same. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "config/facts.h"
+
+struct fo_device;
+struct fo_err;
+
+struct pd_estimate {
+    struct cf_estimate v; /* owns its texts and arrays */
+    /* the file that was measured; zeros when it was not there */
+    uint64_t dev, ino, size;
+    int64_t mtime_ns;
+};
+
+/* `path` as the manifest means it: relative to the manifest's folder (NULL = the working directory). Heap; NULL without memory. */
+char *pd_resolve(const char *dir, const char *path);
+
+/* Blocking. A file that cannot be served is no failure: v.error says why. `dev`: any open device, whose kernels the scratch is measured
+ * for. FO_ENOMEM. */
+int pd_estimate_make(const char *dir, const struct cf_model *spec, struct fo_device *dev, struct pd_estimate **ret, struct fo_err *e);
+void pd_estimate_free(struct pd_estimate *p); /* NULL is allowed */
+
+/* Whether it is the one that this model needs: same path and sizes. */
+bool pd_estimate_is_of(const struct cf_estimate *v, const struct cf_model *spec);
+/* Whether the file is another one by now. One stat. */
+bool pd_estimate_stale(const struct pd_estimate *p, const char *dir);

@@ -1,0 +1,19 @@
+/* Observing: what the dies, the host, the engine and the loop's own memory say now, as one value for the planner and the pages. Asks
+ * each die for its free memory and each copy for its status; waits for nothing. Main thread. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct cf_facts;
+struct cf_manifest;
+struct fo_err;
+struct pd_world;
+struct pn_engine;
+
+/* Notes in the world what was found out: dies lost and back, copies that failed. *ret_changed (may be NULL) tells whether any of that
+ * is new. Cheap: for the loop's tick. */
+void pd_facts_look(struct pd_world *w, struct pn_engine *en, bool *ret_changed);
+
+/* The facts, after a look. `no_mmap`: weights are anonymous memory, which the kernel does not call available. Free with
+ * cf_facts_free. FO_ENOMEM. */
+int pd_facts_gather(struct pd_world *w, struct pn_engine *en, bool no_mmap, uint64_t now_ms, struct cf_facts **ret, struct fo_err *e);

@@ -1,0 +1,901 @@
+/* One pass: look at dies and copies; gather the facts; measure model files that are not measured yet (the loader's work); plan; take the
+ * plan's first step. A step on live keys is done here and now; any other goes to the loader, and the pass is over until it comes
+ * back. No step left: settled, and after the first time READY=1.
+ *
+ * Failures. A load that fails, and a copy that fails while it serves, make their model wait: 10 s, doubled each time up to 5 minutes,
+ * forgotten after a minute of good service or with a new manifest. A die that is lost is nobody's fault: its models go elsewhere or wait
+ * for it. */
+#include "daemon/reconcile.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "config/facts.h"
+#include "config/manifest.h"
+#include "config/plan.h"
+#include "daemon/actuate.h"
+#include "daemon/app.h"
+#include "daemon/estimate.h"
+#include "daemon/facts.h"
+#include "daemon/http.h"
+#include "daemon/log.h"
+#include "daemon/notify.h"
+#include "daemon/source.h"
+#include "daemon/status.h"
+#include "daemon/world.h"
+#include "engine/engine.h"
+#include "foundry/base/err.h"
+#include "foundry/base/log.h"
+#include "foundry/base/units.h"
+#include "foundry/device.h"
+
+enum {
+    TICK_MS = 250,           /* how often copies and dies are looked at */
+    LOOK_MS = 5000,          /* how often everything is, though nothing seems to have changed */
+    DRAIN_LOOK_MS = 20,      /* while stopping: how often the rest is counted */
+    CANCEL_MS = 5000,        /* after the drain's deadline: time for cancelled requests to end with their error event */
+    BACKOFF_MS = 10 * 1000,  /* PANTHEON_BACKOFF_MS replaces it */
+    MAX_BACKOFF = 30,        /* times the first: 5 minutes */
+    GOOD_SERVICE_MS = 60 * 1000,
+    MAX_STEPS_AT_ONCE = 256, /* live changes in one pass */
+    EXTEND_MS = 60 * 1000,   /* systemd waits this much more, said every LOOK_MS while a step is at work */
+};
+
+struct pd_loop {
+    struct pd_app *app;
+    struct pd_loop_opts opts;
+    struct pd_world world;
+    struct pd_loader *loader;
+    struct pd_step *step; /* at work; its results are the loader's until it is taken back */
+    int signals, done_bell;
+
+    struct pd_counted_manifest *manifest;
+    char *text; /* [len] of the manifest in force */
+    size_t len;
+    bool manifest_ok, from_kept;
+    char *report;
+    char restart[256];
+
+    struct cf_facts *facts; /* what the plan was made from */
+    struct cf_plan *plan;
+    struct pd_counted_manifest *plan_manifest;
+    uint64_t asked;
+    bool settled, first_pass_over, draining, probe_failed;
+    uint64_t backoff_ms, next_look_ms, step_started_ms, extended_ms;
+
+    uint64_t watchdog_ms;  /* systemd's; 0 = none */
+    uint64_t *heartbeats;  /* [n_heartbeats] of the serving copies when the watchdog was fed last */
+    size_t n_heartbeats;
+};
+
+static uint64_t now_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+/* --- what is shown --- */
+
+/* Says once that a model does not fit, or that its file cannot be served. */
+static void say_refusals(struct pd_loop *l, const struct pd_view *before, const struct pd_view *v) {
+    for (size_t i = 0; i < v->n; i++) {
+        const struct pd_entry *e = &v->entries[i];
+        bool refused = e->state == PD_MODEL_REFUSED || strcmp(e->conditions[PD_C_READY].reason, "FileNotUsable") == 0, same = false;
+        for (size_t k = 0; before && k < before->n && !same; k++)
+            same = strcmp(before->entries[k].decl->name, e->decl->name) == 0 && before->entries[k].state == e->state && strcmp(before->entries[k].reason, e->reason) == 0;
+        if (refused && !same) pd_app_event(l->app, true, "model_refused", e->decl->name, "%s", e->reason);
+    }
+}
+
+static void publish(struct pd_loop *l) {
+    struct fo_err e;
+    struct cf_facts *facts;
+    if (pd_facts_gather(&l->world, l->app->engine, l->opts.no_mmap, now_ms(), &facts, &e)) {
+        fo_log(FO_LOG_WARN, "reconcile", "event=no_memory_to_publish next=\"pages show the state before\"");
+        return;
+    }
+    struct pd_view *before = pd_app_view(l->app);
+    struct pd_status_input in = {
+        .world = &l->world,
+        .manifest = l->manifest,
+        .facts = facts,
+        .plan = l->plan_manifest == l->manifest ? l->plan : NULL,
+        .step = l->step,
+        .before = before,
+        .asked = l->asked,
+        .now_ms = now_ms(),
+        .settled = l->settled,
+        .first_pass_over = l->first_pass_over,
+        .manifest_ok = l->manifest_ok,
+        .from_kept = l->from_kept,
+        .draining = l->draining,
+        .report = l->report ? l->report : "",
+        .restart = l->restart,
+    };
+    struct pd_view *v = pd_status_view(&in);
+    if (v) {
+        say_refusals(l, before, v);
+        pd_app_publish(l->app, v);
+    }
+    pd_view_put(before);
+}
+
+static void say_status(struct pd_loop *l) {
+    struct pd_view *v = pd_app_view(l->app);
+    size_t serving = 0, declared = 0;
+    char refused[48] = "", failing[48] = "", bad[48] = "";
+    for (size_t i = 0; v && i < v->n; i++) {
+        declared += v->entries[i].declared;
+        serving += v->entries[i].declared && v->entries[i].state == PD_MODEL_READY;
+    }
+    if (v && v->n_refused) snprintf(refused, sizeof refused, "; %zu refused", v->n_refused);
+    if (v && v->n_failing) snprintf(failing, sizeof failing, "; %zu failing", v->n_failing);
+    if (!l->manifest_ok) snprintf(bad, sizeof bad, "; MANIFEST %s", l->from_kept ? "BAD, serving the last good one" : "REFUSED, serving the one before");
+    if (l->step && l->step->kind == PD_STEP_PROBE) pd_notify_status("Measuring %zu model files", l->step->n_ask);
+    else if (l->step && l->step->kind == PD_STEP_UNLOAD) pd_notify_status("Unloading %s; serving %zu of %zu models%s", l->step->model, serving, declared, bad);
+    else if (l->step) pd_notify_status("Loading %s (%zu of %zu)%s", l->step->model, serving + (serving < declared), declared, bad);
+    else pd_notify_status("Serving %zu of %zu models; generation %llu%s%s%s", serving, declared, (unsigned long long)l->manifest->generation, refused, failing, bad);
+    pd_view_put(v);
+}
+
+/* --- failures --- */
+
+static void forget_failure(struct pd_history *h) {
+    h->failures = h->streak = 0;
+    h->retry_at_ms = 0;
+    h->last_error[0] = '\0';
+}
+
+static void note_failure(struct pd_loop *l, const char *name, const char *why) {
+    struct pd_history *h = pd_world_history(&l->world, name);
+    char text[16];
+    if (!h) return;
+    h->failures = ++h->streak;
+    uint64_t wait = l->backoff_ms, most = l->backoff_ms * MAX_BACKOFF;
+    for (uint32_t i = 1; i < h->streak && wait < most; i++) wait *= 2;
+    if (wait > most) wait = most;
+    h->retry_at_ms = now_ms() + wait;
+    h->load_failures++;
+    snprintf(h->last_error, sizeof h->last_error, "%s", why);
+    pd_app_event(l->app, true, "model_failed", name, "%.300s; next try in %s", why, fo_format_ms(wait, text, sizeof text));
+}
+
+/* Copies that failed since the last look, and models that have served well for a while. */
+static void look(struct pd_loop *l, bool *ret_changed) {
+    struct pd_world *w = &l->world;
+    uint64_t now = now_ms();
+    bool was_lost[64];
+    size_t n = w->n_dies < 64 ? w->n_dies : 64;
+    for (size_t i = 0; i < n; i++) was_lost[i] = w->dies[i].lost;
+    pd_facts_look(w, l->app->engine, ret_changed);
+    for (size_t i = 0; i < n; i++) {
+        if (was_lost[i] == w->dies[i].lost) continue;
+        if (w->dies[i].lost) pd_app_event(l->app, true, "die_lost", NULL, "%s: %s", w->dies[i].name, w->dies[i].reason);
+        else pd_app_event(l->app, false, "die_back", NULL, "die %s answers again", w->dies[i].name);
+    }
+    for (size_t i = 0; i < w->n_instances; i++) {
+        struct pd_instance *inst = w->instances[i];
+        struct pd_history *h = pd_world_find_history(w, inst->name);
+        if (inst->state == CF_I_FAILED && !inst->mourned) {
+            inst->mourned = true;
+            note_failure(l, inst->name, inst->reason);
+        } else if (inst->state == CF_I_READY && h && h->failures == 0 && h->streak && now - h->served_since_ms >= GOOD_SERVICE_MS) {
+            forget_failure(h);
+        }
+    }
+}
+
+/* --- the manifest --- */
+
+static void set_report(struct pd_loop *l, const char *text) {
+    free(l->report);
+    l->report = text ? strdup(text) : NULL;
+}
+
+static void keep_manifest(struct pd_loop *l) {
+    struct fo_err e;
+    if (!l->opts.config || !l->opts.state_dir) return;
+    if (pd_source_keep(l->opts.state_dir, l->opts.config, l->text, l->len, l->manifest->generation, &e))
+        pd_app_event(l->app, true, "manifest_not_kept", NULL, "%s; it serves, but a restart with a bad file would have no copy of it", e.msg);
+}
+
+/* What was refused: the manifest in force stays. */
+static void refuse_manifest(struct pd_loop *l, const char *report) {
+    l->manifest_ok = false;
+    set_report(l, report);
+    /* the log gets all of it, a line each; the event its first line */
+    for (const char *p = report; *p;) {
+        size_t n = strcspn(p, "\n");
+        fo_log(FO_LOG_ERROR, "reconcile", "%.*s", (int)n, p);
+        p += n + (p[n] == '\n');
+    }
+    pd_app_event(l->app, true, "manifest_refused", NULL, "%.*s; the manifest before stays in force", (int)strcspn(report, "\n"), report);
+}
+
+/* Keys outside the models whose change needs more than this process. */
+static void note_restart(struct pd_loop *l, const struct cf_manifest *is) {
+    struct cf_diff diffs[CF_MAX_DIFFS];
+    size_t n = cf_manifest_diff(l->manifest->m, is, diffs);
+    for (size_t i = 0; i < n; i++) {
+        if (diffs[i].change == CF_LIVE && strncmp(diffs[i].key, "server.limits", 13) != 0) continue;
+        if (strcmp(diffs[i].key, "dies") == 0) continue; /* the world says which */
+        size_t len = strlen(l->restart);
+        snprintf(l->restart + len, sizeof l->restart - len, "%s%s changed", len ? ", " : "", diffs[i].key);
+    }
+}
+
+/* Puts a good reading in force. False when its dies cannot be had: then it is refused as a whole. */
+static bool accept_manifest(struct pd_loop *l, struct pd_reading *r, uint64_t generation) {
+    struct fo_err e;
+    char dies[192];
+    struct pd_counted_manifest *c = calloc(1, sizeof *c);
+    int code = c ? FO_OK : fo_fail(&e, FO_ENOMEM, "no memory for the manifest");
+    if (code == FO_OK) code = pd_world_set_dies(&l->world, r->manifest, dies, sizeof dies, &e);
+    if (code) {
+        free(c);
+        refuse_manifest(l, e.msg);
+        return false;
+    }
+    if (*dies) snprintf(l->restart, sizeof l->restart, "%s", dies);
+    if (l->manifest) note_restart(l, r->manifest);
+    atomic_init(&c->refs, 1);
+    c->m = r->manifest;
+    c->generation = generation;
+    r->manifest = NULL;
+    pd_counted_manifest_put(l->manifest);
+    l->manifest = c;
+    free(l->text);
+    l->text = r->text;
+    l->len = r->len;
+    r->text = NULL;
+    for (size_t i = 0; i < l->world.n_histories; i++) {
+        l->world.histories[i]->admin_unloaded = false;
+        forget_failure(l->world.histories[i]);
+    }
+    pd_world_forget(&l->world, c->m);
+    l->probe_failed = false;
+    return true;
+}
+
+static void reload(struct pd_loop *l) {
+    struct pd_reading r;
+    if (!l->opts.config) {
+        pd_app_event(l->app, true, "reload_ignored", NULL, "the models were given on the command line: there is no manifest to read again");
+        return;
+    }
+    if (l->first_pass_over) pd_notify_reloading();
+    if (!pd_source_read(l->opts.config, &r)) {
+        refuse_manifest(l, r.report ? r.report : "no memory to read the manifest");
+    } else if (l->len == r.len && memcmp(l->text, r.text, r.len) == 0) {
+        l->manifest_ok = true;
+        l->from_kept = false;
+        set_report(l, NULL);
+        pd_app_event(l->app, false, "manifest_unchanged", NULL, "generation %llu", (unsigned long long)l->manifest->generation);
+    } else if (accept_manifest(l, &r, l->manifest->generation + 1)) {
+        l->manifest_ok = true;
+        l->from_kept = false;
+        set_report(l, NULL);
+        pd_app_event(l->app, false, "manifest_accepted", NULL, "generation %llu, %zu models", (unsigned long long)l->manifest->generation, l->manifest->m->n_models);
+        keep_manifest(l);
+    }
+    pd_reading_done(&r);
+    if (l->first_pass_over) pd_notify_ready();
+}
+
+/* --- what administrators ask --- */
+
+/* Nobody wants these by hand any more: what the manifest does not declare goes. NULL = any. */
+static void forget_wishes(struct pd_loop *l, const char *name) {
+    for (size_t i = 0; i < l->world.n_histories; i++) {
+        struct pd_history *h = l->world.histories[i];
+        if (name && strcmp(h->name, name) != 0) continue;
+        cf_model_free(h->ad_hoc);
+        h->ad_hoc = NULL;
+    }
+    for (size_t i = 0; i < l->world.n_instances; i++)
+        if (!name || strcmp(l->world.instances[i]->name, name) == 0) l->world.instances[i]->ad_hoc = false;
+}
+
+static bool is_declared(const struct pd_loop *l, const char *name) {
+    for (size_t i = 0; i < l->manifest->m->n_models; i++)
+        if (strcmp(l->manifest->m->models[i].name, name) == 0) return true;
+    return false;
+}
+
+static void take_asks(struct pd_loop *l) {
+    bool read_again = false;
+    for (struct pd_ask *a = pd_app_take_asks(l->app), *next; a; a = next) {
+        next = a->next;
+        struct pd_history *h = a->name ? pd_world_history(&l->world, a->name) : NULL;
+        l->asked = a->seq;
+        switch (a->kind) {
+        case PD_ASK_LOOK:
+            break;
+        case PD_ASK_RELOAD: /* many at once are one: the file is read after all that was asked */
+            read_again = true;
+            break;
+        case PD_ASK_LOAD:
+            if (!h) break;
+            h->admin_unloaded = false;
+            forget_failure(h);
+            if (a->spec && !is_declared(l, a->name)) {
+                cf_model_free(h->ad_hoc);
+                h->ad_hoc = a->spec;
+                a->spec = NULL;
+            }
+            pd_app_event(l->app, false, "admin_load", a->name, "asked for over the admin API");
+            break;
+        case PD_ASK_UNLOAD:
+            if (!h) break;
+            h->admin_unloaded = is_declared(l, a->name);
+            forget_wishes(l, a->name);
+            pd_app_event(l->app, false, "admin_unload", a->name, h->admin_unloaded ? "held until it is loaded over the admin API or a new manifest comes" : "asked for over the admin API");
+            break;
+        case PD_ASK_PRUNE:
+            forget_wishes(l, NULL);
+            break;
+        }
+        pd_ask_free(a);
+    }
+    if (read_again) reload(l);
+}
+
+/* --- measuring --- */
+
+static struct pd_estimate *estimate_of(struct pd_loop *l, const struct cf_model *spec) {
+    for (size_t i = 0; i < l->world.n_estimates; i++)
+        if (pd_estimate_is_of(&l->world.estimates[i]->v, spec)) return l->world.estimates[i];
+    return NULL;
+}
+
+/* Calls fn for every form of a model that the planner will ask about. */
+static void each_spec(struct pd_loop *l, void (*fn)(struct pd_loop *l, const struct cf_model *spec, void *ctx), void *ctx) {
+    for (size_t i = 0; i < l->manifest->m->n_models; i++) fn(l, &l->manifest->m->models[i], ctx);
+    for (size_t i = 0; i < l->world.n_histories; i++)
+        if (l->world.histories[i]->ad_hoc) fn(l, l->world.histories[i]->ad_hoc, ctx);
+    for (size_t i = 0; i < l->world.n_instances; i++) fn(l, l->world.instances[i]->spec, ctx);
+}
+
+static void mark_used(struct pd_loop *l, const struct cf_model *spec, void *ctx) {
+    bool *used = ctx;
+    for (size_t i = 0; i < l->world.n_estimates; i++)
+        if (pd_estimate_is_of(&l->world.estimates[i]->v, spec)) used[i] = true;
+}
+
+/* Drops what nobody asks about any more, and what was measured of another file. */
+static void sweep_estimates(struct pd_loop *l) {
+    struct pd_world *w = &l->world;
+    bool *used = calloc(w->n_estimates + 1, sizeof *used);
+    if (!used) return;
+    each_spec(l, mark_used, used);
+    size_t n = 0;
+    for (size_t i = 0; i < w->n_estimates; i++) {
+        if (used[i] && !pd_estimate_stale(w->estimates[i], l->opts.dir)) w->estimates[n++] = w->estimates[i];
+        else pd_estimate_free(w->estimates[i]);
+    }
+    w->n_estimates = n;
+    free(used);
+}
+
+static void collect_missing(struct pd_loop *l, const struct cf_model *spec, void *ctx) {
+    struct pd_step *s = ctx;
+    struct fo_err e;
+    if (estimate_of(l, spec)) return;
+    for (size_t i = 0; i < s->n_ask; i++) {
+        const struct cf_model *a = s->ask[i];
+        if (a->ctx_cap == spec->ctx_cap && a->max_sessions == spec->max_sessions && a->max_concurrent == spec->max_concurrent && strcmp(a->source_path, spec->source_path) == 0) return;
+    }
+    struct cf_model **list = realloc(s->ask, (s->n_ask + 1) * sizeof(struct cf_model *));
+    if (!list) return;
+    s->ask = list;
+    if (cf_model_copy(spec, &list[s->n_ask], &e) == FO_OK) s->n_ask++;
+}
+
+/* --- steps --- */
+
+static bool begin(struct pd_loop *l, struct pd_step *s) {
+    const struct cf_host *h = &l->manifest->m->host;
+    s->dir = l->opts.dir ? strdup(l->opts.dir) : NULL;
+    if (l->opts.dir && !s->dir) return false;
+    s->settle_timeout_ms = h->settle_timeout_ms;
+    s->settle_stable_ms = h->settle_stable_ms;
+    s->load_timeout_ms = h->load_timeout_ms;
+    s->ram_reserve_bytes = h->ram_reserve_bytes;
+    s->drain_ms = l->manifest->m->server.drain_ms;
+    s->no_mmap = l->opts.no_mmap;
+    s->generation = l->manifest->generation;
+    l->step = s;
+    l->settled = false;
+    l->step_started_ms = now_ms();
+    pd_loader_start(l->loader, s);
+    return true;
+}
+
+/* Starts measuring what is missing; false = nothing is, or it cannot be done now. */
+static bool start_probe(struct pd_loop *l) {
+    sweep_estimates(l);
+    if (l->probe_failed || l->world.n_dies == 0) return false;
+    struct pd_step *s = pd_step_new(PD_STEP_PROBE);
+    if (!s) return false;
+    each_spec(l, collect_missing, s);
+    s->probe_device = l->world.dies[0].dev;
+    if (s->n_ask == 0 || !begin(l, s)) {
+        pd_step_free(s);
+        return false;
+    }
+    return true;
+}
+
+static int find_devices(struct pd_loop *l, struct pd_step *s, struct pd_form *f, struct fo_err *e) {
+    for (size_t i = 0; i < f->n_parts; i++) {
+        const struct pd_die *d = pd_world_die(&l->world, f->parts[i].die);
+        if (!d) return fo_fail(e, FO_EINTERNAL, "the plan names die '%s', which is not there", f->parts[i].die);
+        f->devices[i] = d->dev;
+        if (f == &s->want && i < sizeof s->reserve_bytes / sizeof *s->reserve_bytes) s->reserve_bytes[i] = d->reserve_bytes;
+    }
+    return FO_OK;
+}
+
+/* What the instance looks like while its new form is loaded. */
+static int adopt(struct pd_instance *i, const struct pd_form *f, struct fo_err *e) {
+    struct cf_model *spec;
+    if (cf_model_copy(f->spec, &spec, e)) return e->code;
+    struct cf_part *parts = calloc(f->n_parts ? f->n_parts : 1, sizeof *parts);
+    if (!parts) {
+        cf_model_free(spec);
+        return fo_fail(e, FO_ENOMEM, "no memory for an instance");
+    }
+    for (size_t k = 0; k < f->n_parts; k++) parts[k] = f->parts[k];
+    cf_model_free(i->spec);
+    free(i->parts);
+    i->spec = spec;
+    i->parts = parts;
+    i->n_parts = f->n_parts;
+    i->host_bytes = f->host_bytes;
+    i->concurrent_room = spec->max_concurrent;
+    return FO_OK;
+}
+
+static void where(const struct pd_form *f, char *out, size_t size) {
+    size_t n = 0;
+    *out = '\0';
+    for (size_t i = 0; i < f->n_parts && n < size; i++) n += (size_t)snprintf(out + n, size - n, "%s%s", i ? " + " : "", f->parts[i].die);
+}
+
+/* Hands a step of the plan to the loader. */
+static int start_step(struct pd_loop *l, const struct cf_step *p, struct fo_err *e) {
+    static const enum pd_step_kind kinds[] = { [CF_STEP_UNLOAD] = PD_STEP_UNLOAD, [CF_STEP_LOAD] = PD_STEP_LOAD, [CF_STEP_RELOAD] = PD_STEP_RELOAD };
+    struct pd_instance *inst = pd_world_instance(&l->world, p->model, p->replica);
+    struct pd_step *s = pd_step_new(kinds[p->kind]);
+    char dies[160];
+    if (!s || !(s->model = strdup(p->model))) {
+        pd_step_free(s);
+        return fo_fail(e, FO_ENOMEM, "no memory for a step");
+    }
+    s->replica = p->replica;
+    s->ad_hoc = p->ad_hoc;
+    s->trusted = p->trusted;
+    int code = FO_OK;
+    if (p->kind != CF_STEP_UNLOAD) {
+        code = pd_form_set(&s->want, p->spec, p->parts, p->n_parts, p->host_bytes, p->staging_bytes, e);
+        if (code == FO_OK) code = find_devices(l, s, &s->want, e);
+    }
+    if (code == FO_OK && p->kind != CF_STEP_LOAD) {
+        if (!inst) code = fo_fail(e, FO_EINTERNAL, "the plan unloads what is not there");
+        else code = pd_form_set(&s->had, inst->spec, inst->parts, inst->n_parts, inst->host_bytes, 0, e);
+        if (code == FO_OK) code = find_devices(l, s, &s->had, e);
+    }
+    if (code == FO_OK && p->kind == CF_STEP_LOAD) {
+        if (inst) code = fo_fail(e, FO_EINTERNAL, "the plan loads what is there");
+        else if (!(inst = pd_world_add(&l->world, p->model, p->replica))) code = fo_fail(e, FO_ENOMEM, "no memory for an instance");
+        else if ((code = adopt(inst, &s->want, e)) != FO_OK) pd_world_remove(&l->world, inst);
+        else inst->state = CF_I_LOADING;
+    }
+    if (code) {
+        pd_step_free(s);
+        return code;
+    }
+    where(p->kind == CF_STEP_UNLOAD ? &s->had : &s->want, dies, sizeof dies);
+    enum cf_instance_state before = inst->state;
+    inst->ad_hoc = p->kind == CF_STEP_UNLOAD ? inst->ad_hoc : p->ad_hoc;
+    if (p->kind != CF_STEP_LOAD && before != CF_I_FAILED) inst->state = CF_I_DRAINING;
+    static const char *const words[] = { [CF_STEP_UNLOAD] = "unload_started", [CF_STEP_LOAD] = "load_started", [CF_STEP_RELOAD] = "reload_started" };
+    if (p->trusted) pd_app_event(l->app, true, "gate_overridden", p->model, "memory: trust; %s", p->why);
+    pd_app_event(l->app, false, words[p->kind], p->model, "on %s: %s", dies, p->why);
+    if (begin(l, s)) return FO_OK;
+    inst->state = before;
+    if (p->kind == CF_STEP_LOAD) pd_world_remove(&l->world, inst);
+    pd_step_free(s);
+    return fo_fail(e, FO_ENOMEM, "no memory for a step");
+}
+
+/* Live keys, in place. */
+static int set_live(struct pd_loop *l, const struct cf_step *p, struct fo_err *e) {
+    struct pd_instance *inst = pd_world_instance(&l->world, p->model, p->replica);
+    struct cf_model *spec;
+    if (!inst) return fo_fail(e, FO_EINTERNAL, "the plan changes what is not there");
+    if (cf_model_copy(p->spec, &spec, e)) return e->code;
+    if (pd_actuate_set(l->app, p->replica, spec, e)) {
+        cf_model_free(spec);
+        return e->code;
+    }
+    cf_model_free(inst->spec);
+    inst->spec = spec;
+    inst->ad_hoc = p->ad_hoc;
+    pd_app_event(l->app, false, "changed", p->model, "%s", p->why);
+    return FO_OK;
+}
+
+/* --- what the loader brings back --- */
+
+static void log_loaded(struct pd_loop *l, const struct pd_step *s) {
+    struct pn_served *served = pn_engine_get_replica(l->app->engine, s->model, (uint32_t)s->replica);
+    char name[128], weights[16], kv[16], scratch[16], dies[160], why[300];
+    if (!served) return;
+    const struct pn_model_info *i = pn_model_info(pn_served_model(served));
+    where(&s->want, dies, sizeof dies);
+    fo_log(FO_LOG_INFO, "serve",
+           "event=model_ready model=%s replica=%lld dies=\"%s\" arch=%s type=%s ctx_cap=%u ctx_trained=%u max_sessions=%u max_concurrent=%u weights=\"%s\" kv=\"%s\" scratch=\"%s\" ms=%llu",
+           pd_log_quote(s->model, name, sizeof name), (long long)s->replica, dies, i->arch, i->ftype, i->ctx_cap, i->n_ctx_train, i->max_sessions, i->max_concurrent,
+           fo_format_bytes(i->weights_bytes, weights, sizeof weights), fo_format_bytes(i->kv_bytes, kv, sizeof kv),
+           fo_format_bytes(i->scratch_bytes, scratch, sizeof scratch), (unsigned long long)s->took_ms);
+    if (!i->has_tokenizer)
+        fo_log(FO_LOG_WARN, "serve", "event=no_tokenizer model=%s reason=%s next=\"takes token ids only\"", name,
+               pd_log_quote(i->tokenizer_error ? i->tokenizer_error : "", why, sizeof why));
+    pn_served_put(served);
+}
+
+static void take_estimates(struct pd_loop *l, struct pd_step *s) {
+    struct pd_world *w = &l->world;
+    l->probe_failed = s->code != FO_OK;
+    struct pd_estimate **list = realloc(w->estimates, (w->n_estimates + s->n_ask + 1) * sizeof(struct pd_estimate *));
+    if (!list) {
+        l->probe_failed = true;
+        return;
+    }
+    w->estimates = list;
+    for (size_t i = 0; s->found && i < s->n_ask; i++) {
+        if (!s->found[i]) continue;
+        list[w->n_estimates++] = s->found[i];
+        s->found[i] = NULL;
+    }
+}
+
+static void now_serves(struct pd_instance *inst, uint64_t generation) {
+    inst->state = CF_I_READY;
+    inst->mourned = false;
+    inst->reason[0] = '\0';
+    inst->generation = generation;
+}
+
+static void loaded(struct pd_loop *l, struct pd_instance *inst, const struct pd_step *s) {
+    struct pd_history *h = pd_world_history(&l->world, s->model);
+    char text[16];
+    now_serves(inst, s->generation);
+    if (h) {
+        h->loads++;
+        h->failures = 0;
+        h->retry_at_ms = 0;
+        h->served_since_ms = now_ms();
+    }
+    log_loaded(l, s);
+    pd_app_event(l->app, false, s->kind == PD_STEP_RELOAD ? "reload_done" : "load_done", s->model, "after %s", fo_format_ms(s->took_ms, text, sizeof text));
+}
+
+static void finish_step(struct pd_loop *l) {
+    struct pd_step *s = pd_loader_take(l->loader);
+    struct fo_err e;
+    char text[16];
+    if (!s) return;
+    l->step = NULL;
+    struct pd_instance *inst = s->kind == PD_STEP_PROBE ? NULL : pd_world_instance(&l->world, s->model, s->replica);
+    switch (s->kind) {
+    case PD_STEP_PROBE:
+        take_estimates(l, s);
+        break;
+    case PD_STEP_LOAD:
+        if (s->code == FO_OK) {
+            loaded(l, inst, s);
+        } else {
+            pd_world_remove(&l->world, inst);
+            note_failure(l, s->model, s->err.msg);
+        }
+        break;
+    case PD_STEP_UNLOAD:
+        pd_world_remove(&l->world, inst);
+        pd_app_event(l->app, false, "unload_done", s->model, "after %s", fo_format_ms(s->took_ms, text, sizeof text));
+        break;
+    case PD_STEP_RELOAD:
+        if (s->code == FO_OK && adopt(inst, &s->want, &e) == FO_OK) {
+            loaded(l, inst, s);
+        } else if (s->code == FO_OK || (s->unloaded && !s->restored)) {
+            pd_world_remove(&l->world, inst); /* when it runs but there was no memory to note it, the engine's copy is drift: found by name */
+            note_failure(l, s->model, s->code ? s->err.msg : e.msg);
+        } else {
+            now_serves(inst, inst->generation);
+            note_failure(l, s->model, s->err.msg);
+            pd_app_event(l->app, true, "rolled_back", s->model, "the old form serves%s", s->unloaded ? " again" : " on");
+        }
+        break;
+    }
+    pd_step_free(s);
+}
+
+/* --- the pass --- */
+
+static void drop_plan(struct pd_loop *l) {
+    cf_plan_free(l->plan);
+    cf_facts_free(l->facts);
+    pd_counted_manifest_put(l->plan_manifest);
+    l->plan = NULL;
+    l->facts = NULL;
+    l->plan_manifest = NULL;
+}
+
+static int make_plan(struct pd_loop *l, struct fo_err *e) {
+    struct cf_facts *facts;
+    struct cf_plan *plan;
+    if (pd_facts_gather(&l->world, l->app->engine, l->opts.no_mmap, now_ms(), &facts, e)) return e->code;
+    if (cf_plan_make(l->manifest->m, facts, 0, &plan, e)) {
+        cf_facts_free(facts);
+        return e->code;
+    }
+    drop_plan(l);
+    l->plan = plan;
+    l->facts = facts;
+    l->plan_manifest = l->manifest;
+    atomic_fetch_add(&l->manifest->refs, 1);
+    for (size_t i = 0; i < plan->n_verdicts; i++) {
+        if (plan->verdicts[i].kind != CF_V_IN_SYNC) continue;
+        for (size_t k = 0; k < l->world.n_instances; k++)
+            if (strcmp(l->world.instances[k]->name, plan->verdicts[i].model) == 0) l->world.instances[k]->generation = l->manifest->generation;
+    }
+    return FO_OK;
+}
+
+static void first_pass(struct pd_loop *l) {
+    size_t failed = 0, serving = 0;
+    struct pd_view *v = pd_app_view(l->app);
+    for (size_t i = 0; i < v->n; i++) {
+        serving += v->entries[i].declared && v->entries[i].state == PD_MODEL_READY;
+        failed += v->entries[i].declared && (v->entries[i].state == PD_MODEL_FAILED || v->entries[i].state == PD_MODEL_REFUSED);
+    }
+    fo_log(FO_LOG_INFO, "serve", "event=ready models=%zu serving=%zu failed=%zu", l->manifest->m->n_models, serving, failed);
+    pd_view_put(v);
+    pd_notify_ready();
+}
+
+static void think(struct pd_loop *l) {
+    struct fo_err e;
+    bool first = false;
+    e.code = FO_OK;
+    l->next_look_ms = now_ms() + LOOK_MS;
+    look(l, NULL);
+    for (int n = 0; !l->step && !l->draining && n < MAX_STEPS_AT_ONCE; n++) {
+        if (start_probe(l)) break;
+        if (make_plan(l, &e)) break;
+        if (l->plan->n_steps == 0) {
+            first = !l->first_pass_over;
+            l->settled = l->first_pass_over = true;
+            break;
+        }
+        l->settled = false;
+        const struct cf_step *p = &l->plan->steps[0];
+        if (p->kind == CF_STEP_SET ? set_live(l, p, &e) : start_step(l, p, &e)) {
+            note_failure(l, p->model, e.msg);
+            break;
+        }
+    }
+    if (e.code) fo_log(FO_LOG_WARN, "reconcile", "event=pass_failed code=%s reason=\"%s\" next=\"again in %d ms\"", fo_code_name(e.code), e.msg, LOOK_MS);
+    publish(l);
+    if (first) first_pass(l);
+    say_status(l);
+}
+
+/* When to look again, in milliseconds: for a model whose backoff ends, or for memory that is still to come back. */
+static int next_timeout(const struct pd_loop *l) {
+    uint64_t now = now_ms(), at = l->next_look_ms;
+    for (size_t i = 0; i < l->world.n_histories; i++) {
+        uint64_t retry = l->world.histories[i]->retry_at_ms;
+        if (retry > now && retry < at) at = retry;
+    }
+    uint64_t left = at > now ? at - now : 0;
+    return left < TICK_MS ? (int)left : TICK_MS;
+}
+
+static bool due(struct pd_loop *l) {
+    uint64_t now = now_ms();
+    bool due = now >= l->next_look_ms;
+    for (size_t i = 0; i < l->world.n_histories && !l->step; i++) {
+        struct pd_history *h = l->world.histories[i];
+        if (h->retry_at_ms && h->retry_at_ms <= now && h->failures && !h->retry_seen) {
+            h->retry_seen = true;
+            due = true;
+        }
+        if (h->retry_at_ms > now) h->retry_seen = false;
+    }
+    for (size_t i = 0; l->plan && i < l->plan->n_verdicts && !l->step; i++) /* memory to come back, a die to answer */
+        due = due || (l->plan->verdicts[i].kind == CF_V_WAITING && l->plan->verdicts[i].retry_at_ms == 0);
+    return due;
+}
+
+/* --- systemd --- */
+
+/* Fed only when every serving copy's scheduler has moved since the last time: one that is stuck in a step stops it. */
+static void feed_watchdog(struct pd_loop *l) {
+    if (!l->watchdog_ms) return;
+    size_t n = 0;
+    uint64_t *now = calloc(l->world.n_instances + 1, sizeof *now);
+    if (!now) return;
+    bool moved = true;
+    for (size_t i = 0; i < l->world.n_instances; i++) {
+        const struct pd_instance *inst = l->world.instances[i];
+        struct pn_served *s = inst->state == CF_I_READY ? pn_engine_get_replica(l->app->engine, inst->name, (uint32_t)inst->replica) : NULL;
+        struct pn_served_status st;
+        if (!s) continue;
+        pn_served_status(s, &st);
+        pn_served_put(s);
+        if (n < l->n_heartbeats && l->heartbeats[n] == st.heartbeat) moved = false;
+        now[n++] = st.heartbeat;
+    }
+    if (!moved && n == l->n_heartbeats) {
+        free(now);
+        return;
+    }
+    free(l->heartbeats);
+    l->heartbeats = now;
+    l->n_heartbeats = n;
+    pd_notify_watchdog();
+}
+
+/* A start or a reload takes as long as its loads, each within its own limit. */
+static void extend(struct pd_loop *l) {
+    uint64_t now = now_ms();
+    if (!l->step || now - l->extended_ms < LOOK_MS || now - l->step_started_ms > l->manifest->m->host.load_timeout_ms + l->manifest->m->server.drain_ms) return;
+    l->extended_ms = now;
+    pd_notify_extend(EXTEND_MS * 1000ull);
+}
+
+/* --- signals and stopping --- */
+
+/* Waits up to timeout_ms for a signal (returned), the loader, or an ask; 0 = no signal. */
+static int wait_event(struct pd_loop *l, int timeout_ms) {
+    struct pollfd p[3] = { { .fd = l->signals, .events = POLLIN }, { .fd = l->done_bell, .events = POLLIN }, { .fd = l->app->bell, .events = POLLIN } };
+    struct signalfd_siginfo si;
+    uint64_t n;
+    if (poll(p, 3, timeout_ms) <= 0) return 0;
+    if (p[1].revents && read(l->done_bell, &n, sizeof n) == sizeof n) {
+        finish_step(l);
+        l->next_look_ms = 0;
+    }
+    if (p[2].revents && read(l->app->bell, &n, sizeof n) == sizeof n) l->next_look_ms = 0;
+    if (!p[0].revents || read(l->signals, &si, sizeof si) != (ssize_t)sizeof si) return 0;
+    return (int)si.ssi_signo;
+}
+
+static void drain(struct pd_loop *l) {
+    struct pd_app *app = l->app;
+    uint64_t drain_ms = l->manifest->m->server.drain_ms, deadline = now_ms() + drain_ms, end = deadline + CANCEL_MS;
+    bool cancelled = false;
+    char text[16];
+    l->draining = true;
+    atomic_store(&app->draining, true);
+    pd_loader_cancel(l->loader);
+    pd_http_drain(app->http);
+    pn_engine_drain(app->engine);
+    pd_notify_stopping();
+    pd_notify_extend((drain_ms + 2 * CANCEL_MS) * 1000ull);
+    publish(l);
+    fo_log(FO_LOG_INFO, "serve", "event=draining requests=%u drain=\"%s\"", pn_engine_active(app->engine), fo_format_ms(drain_ms, text, sizeof text));
+    for (uint32_t last = UINT32_MAX;;) {
+        uint32_t left = pn_engine_active(app->engine), busy = pd_http_busy(app->http);
+        if (left == 0 && busy == 0 && !l->step) return;
+        if (left != last) pd_notify_status("Stopping: %u requests still running", left);
+        last = left;
+        feed_watchdog(l);
+        if (!cancelled && now_ms() >= deadline) {
+            cancelled = true;
+            fo_log(FO_LOG_WARN, "serve", "event=drain_over requests=%u next=\"cancelling them\"", left);
+            pn_engine_cancel_all(app->engine);
+        }
+        if (now_ms() >= end) break;
+        if (wait_event(l, DRAIN_LOOK_MS) == SIGINT) {
+            fo_log(FO_LOG_WARN, "serve", "event=interrupted next=\"ending at once\"");
+            _exit(130);
+        }
+    }
+    if (!l->step) return;
+    /* a load cannot be cut in the middle, and a model half loaded is nothing to keep the process for */
+    fo_log(FO_LOG_WARN, "serve", "event=stopped_while_loading");
+    _exit(0);
+}
+
+void pd_loop_run(struct pd_loop *l) {
+    for (;;) {
+        bool changed = false;
+        take_asks(l);
+        look(l, &changed);
+        if (changed || due(l)) think(l);
+        feed_watchdog(l);
+        extend(l);
+        int sig = wait_event(l, next_timeout(l));
+        if (sig == SIGHUP) {
+            reload(l);
+            l->next_look_ms = 0;
+        } else if (sig == SIGTERM || sig == SIGINT) {
+            fo_log(FO_LOG_INFO, "serve", "event=stopping signal=%s", sig == SIGTERM ? "SIGTERM" : "SIGINT");
+            break;
+        }
+    }
+    drain(l);
+}
+
+/* --- making and freeing --- */
+
+int pd_loop_new(struct pd_app *app, struct pd_reading *r, uint64_t generation, const char *bad_report, const struct pd_loop_opts *opts, struct pd_loop **ret,
+                struct fo_err *e) {
+    struct pd_loop *l = calloc(1, sizeof *l);
+    sigset_t mask;
+    if (!l) return fo_fail(e, FO_ENOMEM, "no memory for the loop");
+    l->app = app;
+    l->opts = *opts;
+    l->signals = l->done_bell = -1;
+    l->world.isa = opts->isa;
+    l->world.threads = r->manifest->host.threads < 0 ? 0 : (int)r->manifest->host.threads;
+    const char *base = getenv("PANTHEON_BACKOFF_MS");
+    l->backoff_ms = base && *base >= '1' && *base <= '9' ? strtoull(base, NULL, 10) : BACKOFF_MS;
+    if (l->backoff_ms > 24ull * 3600 * 1000) l->backoff_ms = BACKOFF_MS;
+    l->watchdog_ms = pd_notify_watchdog_ms();
+    sigemptyset(&mask);
+    sigaddset(&mask, SIGTERM);
+    sigaddset(&mask, SIGINT);
+    sigaddset(&mask, SIGHUP);
+    int code = FO_OK;
+    bool is_new = generation == 0;
+    l->manifest_ok = true;
+    if (!accept_manifest(l, r, is_new ? 1 : generation)) code = fo_fail(e, FO_EUNSUPPORTED, "%s", l->report ? l->report : "no memory");
+    if (code == FO_OK) {
+        l->signals = signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK);
+        l->done_bell = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+        if (l->signals < 0 || l->done_bell < 0) code = fo_fail_errno(e, errno, "signalfd");
+    }
+    if (code == FO_OK) code = pd_loader_new(app, l->done_bell, &l->loader, e);
+    if (code != FO_OK) {
+        pd_loop_free(l);
+        return code;
+    }
+    if (bad_report) {
+        l->manifest_ok = false;
+        l->from_kept = true;
+        set_report(l, bad_report);
+        pd_app_event(app, true, "manifest_kept_serves", NULL, "THE MANIFEST IS BAD; the last accepted one (generation %llu) serves: %.*s", (unsigned long long)generation,
+                     (int)strcspn(bad_report, "\n"), bad_report);
+    } else {
+        keep_manifest(l);
+    }
+    publish(l);
+    *ret = l;
+    return FO_OK;
+}
+
+void pd_loop_free(struct pd_loop *l) {
+    if (!l) return;
+    pd_loader_free(l->loader);
+    drop_plan(l);
+    pd_world_done(&l->world);
+    pd_counted_manifest_put(l->manifest);
+    free(l->text);
+    free(l->report);
+    free(l->heartbeats);
+    if (l->signals >= 0) close(l->signals);
+    if (l->done_bell >= 0) close(l->done_bell);
+    free(l);
+}

@@ -1,0 +1,81 @@
+/* What the loop knows and nobody else writes: dies, instances of models, and what is remembered of a model beyond its instances. Main
+ * thread only, but that the loader uses the devices which its job names. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "config/facts.h"
+
+struct fo_device;
+struct fo_err;
+
+struct pd_die {
+    char name[64];
+    struct cf_die decl;       /* as it was opened: kind, address, memory, script; its texts are this die's own */
+    struct fo_device *dev;
+    uint64_t reserve_bytes;
+    bool host, wanted;        /* wanted: in the manifest (or it names none) */
+    bool lost;
+    char reason[128];
+};
+
+/* A copy of a model in the engine, or on its way in or out. */
+struct pd_instance {
+    char *name;
+    int64_t replica;
+    uint64_t generation;
+    enum cf_instance_state state;
+    struct cf_model *spec;
+    int64_t concurrent_room;
+    bool ad_hoc;
+    char reason[384]; /* of CF_I_FAILED */
+    struct cf_part *parts;
+    size_t n_parts;
+    uint64_t host_bytes;
+    bool mourned;          /* its failure has been counted */
+};
+
+struct pd_history {
+    char *name;
+    struct cf_model *ad_hoc; /* NULL = not wanted so */
+    bool admin_unloaded;
+    uint32_t failures;        /* in a row, up to now */
+    uint32_t streak;          /* as failures, but a good load does not end it, only good service does */
+    uint64_t retry_at_ms;
+    bool retry_seen;          /* the loop has looked since that time came */
+    uint64_t served_since_ms; /* of the last good load: failures are forgotten after a while */
+    char last_error[384];
+    uint64_t loads, load_failures;
+};
+
+struct pd_world {
+    struct pd_die *dies;
+    size_t n_dies;
+    struct pd_instance **instances;
+    size_t n_instances;
+    struct pd_history **histories;
+    size_t n_histories;
+    struct pd_estimate **estimates; /* estimate.h */
+    size_t n_estimates;
+    int threads;     /* for devices */
+    const char *isa;
+};
+
+void pd_world_done(struct pd_world *w); /* no model uses a die any more */
+
+/* Opens the manifest's dies, or all that the build finds when it names none; those that are open already stay, those that nobody uses
+ * any more are closed. A die whose kind, address, memory or script changed stays as it was: *ret_restart then says what needs a
+ * restart ("" = nothing). A die that cannot be opened is an error that names it; what was open stays open. */
+int pd_world_set_dies(struct pd_world *w, const struct cf_manifest *m, char *ret_restart, size_t restart_size, struct fo_err *e);
+struct pd_die *pd_world_die(struct pd_world *w, const char *name); /* NULL = none */
+
+struct pd_instance *pd_world_instance(struct pd_world *w, const char *name, int64_t replica); /* NULL = none */
+/* A new one without spec and parts. NULL without memory. */
+struct pd_instance *pd_world_add(struct pd_world *w, const char *name, int64_t replica);
+void pd_world_remove(struct pd_world *w, struct pd_instance *i);
+
+struct pd_history *pd_world_find_history(struct pd_world *w, const char *name); /* NULL = none */
+struct pd_history *pd_world_history(struct pd_world *w, const char *name);      /* made when there is none; NULL without memory */
+/* Forgets histories that say nothing: no wish, no failure, not declared. */
+void pd_world_forget(struct pd_world *w, const struct cf_manifest *m);
