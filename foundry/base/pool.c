@@ -12,7 +12,12 @@
  * (measured), which would be a tenth of a small model's step. The budget of a spin is time, not a count, because a pause takes 10
  * to 140 cycles depending on the CPU. After it they sleep on the word they wait for. A sleeper is announced before the word is
  * checked once more, and the waker changes the word before it looks for sleepers (all sequentially consistent), so that one of
- * the two sees the other. */
+ * the two sees the other.
+ *
+ * A core that somebody else uses makes every join wait for a slice of the scheduler: a decode step of 150 joins then takes ten times
+ * as long as one thread alone would. So a join that waited far longer than the caller's own share took sends the pool into solo:
+ * the caller does whole jobs by itself for a while, then tries the others again; each failed try makes the while longer. Nobody's
+ * result depends on it. */
 #include "foundry/base/pool.h"
 
 #include <errno.h>
@@ -37,6 +42,10 @@ enum {
     SPIN_NS = 300000, /* outlasts the longest gap between two jobs of a step, 200 us */
     PAUSES_PER_LOOK = 32,
     STACK_BYTES = 1 << 20,
+    STALL_NS = 250000,          /* a join that waits this long, and longer than a share takes, was held up */
+    SOLO_FIRST_NS = 5000000,    /* how long the caller then works alone; doubled when it happens again soon */
+    SOLO_LONGEST_NS = 80000000,
+    SOON_JOBS = 100,
 };
 
 /* A word that threads wait on, alone in its cache line. */
@@ -63,7 +72,10 @@ struct fo_pool {
     int units;
     bool quit;
     int n_threads, n_started;
-    pthread_mutex_t callers; /* held for the whole of a job */
+    pthread_mutex_t callers; /* held for the whole of a job; guards the rest too */
+    uint64_t solo_until_ns;  /* 0 = not in solo */
+    uint64_t solo_ns;        /* how long the last one was */
+    unsigned n_smooth;       /* jobs since then that were not held up */
     struct worker workers[];
 };
 
@@ -162,20 +174,42 @@ static void *work(void *arg) {
     }
 }
 
+static bool in_solo(struct fo_pool *p) {
+    if (!p->solo_until_ns) return false;
+    if (now_ns() < p->solo_until_ns) return true;
+    p->solo_until_ns = 0;
+    return false;
+}
+
+/* After a join: decides from what the caller's share took and how long it then waited. */
+static void judge_join(struct fo_pool *p, uint64_t share_ns, uint64_t end_ns, uint64_t wait_ns) {
+    if (wait_ns < STALL_NS || wait_ns < share_ns) {
+        p->n_smooth += p->n_smooth < SOON_JOBS;
+        return;
+    }
+    p->solo_ns = p->n_smooth >= SOON_JOBS || !p->solo_ns ? SOLO_FIRST_NS : p->solo_ns < SOLO_LONGEST_NS / 2 ? p->solo_ns * 2 : SOLO_LONGEST_NS;
+    p->solo_until_ns = end_ns + p->solo_ns;
+    p->n_smooth = 0;
+}
+
 void fo_pool_run(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units) {
     if (units <= 0) return;
     pthread_mutex_lock(&p->callers);
-    if (p->n_threads == 1 || units == 1) {
+    if (p->n_threads == 1 || units == 1 || in_solo(p)) {
         fn(arg, 0, units, 0);
     } else {
         p->fn = fn;
         p->arg = arg;
         p->units = units;
         atomic_store(&p->left.word, (unsigned)p->n_threads - 1);
+        uint64_t start = now_ns();
         atomic_fetch_add(&p->gen.word, 1);
         gate_announce(&p->gen);
         run_share(p, 0);
+        uint64_t done = now_ns();
         for (unsigned left = atomic_load(&p->left.word); left;) left = gate_await_change(&p->left, left);
+        uint64_t end = now_ns();
+        judge_join(p, done - start, end, end - done);
     }
     pthread_mutex_unlock(&p->callers);
 }

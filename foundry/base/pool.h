@@ -1,5 +1,6 @@
 /* Fork-join threads: the only compute threads of the process. One job at a time; a second caller waits for the first, as it would
- * for a die. A job's units are split into contiguous ranges, one a thread, so results never depend on who ran what. */
+ * for a die. A job's units are split into contiguous ranges, one a thread; while other processes hold up the
+ * threads, the caller runs whole jobs alone. Results must not depend on who ran what. */
 #pragma once
 
 struct fo_err;
