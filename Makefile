@@ -149,7 +149,7 @@ check-banned:  ; $(Q)tests/lint/banned
 check-size:    ; $(Q)tests/lint/size
 check-symbols: $(LIBS) ; $(Q)tests/lint/symbols $(B)
 check-headers: ; $(Q)CC='$(CC)' WARN='$(WARN)' tests/lint/headers
-check-docs: $(B)/pantheon-$(BACKEND) ; $(Q)scripts/gen-docs.sh --check $(B)/pantheon-$(BACKEND)
+check-docs: $(B)/pantheon-$(BACKEND) $(B)/pantheon-reconcile ; $(Q)scripts/gen-docs.sh --check $(B)/pantheon-$(BACKEND)
 # The library as a stranger uses it: one header, one archive, these four flags.
 check-embed: $(B)/libpantheon.a
 	$(Q)$(CC) -std=c11 -Wall -Wextra -Werror -Iinclude $(CFLAGS.$(FLAVOUR)) -o $(B)/embed examples/embed.c $< -ljansson -lm -lpthread -ldl

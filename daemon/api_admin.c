@@ -16,6 +16,7 @@
 #include "engine/engine.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
+#include "foundry/device.h"
 
 enum {
     SLICE_MS = 250,                 /* how often one who waits looks whether its client is still there */
@@ -155,8 +156,13 @@ static json_t *placement_object(struct pd_app *app, const struct cf_instance *i)
     struct pn_served *s = i->state == CF_I_LOADING ? NULL : pn_engine_get_replica(app->engine, i->name, (uint32_t)i->replica);
     if (s && obj) {
         const struct pn_model_info *info = pn_model_info(pn_served_model(s));
-        json_object_set_new(obj, "measured", json_pack("{s:I, s:I, s:I}", "weights_bytes", (json_int_t)info->weights_bytes, "kv_bytes", (json_int_t)info->kv_bytes, "scratch_bytes",
-                                                       (json_int_t)info->scratch_bytes));
+        json_t *measured = json_array();
+        for (int k = 0; k < info->n_parts; k++) {
+            const struct pn_part_info *p = &info->parts[k];
+            json_array_append_new(measured, json_pack("{s:s, s:I, s:I, s:I, s:b}", "die", p->dev->die.name, "weights_bytes", (json_int_t)p->weights_bytes, "kv_bytes", (json_int_t)p->kv_bytes,
+                                                      "scratch_bytes", (json_int_t)p->scratch_bytes, "mapped", p->mapped));
+        }
+        json_object_set_new(obj, "measured", measured);
     }
     pn_served_put(s);
     return obj;

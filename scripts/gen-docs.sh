@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes docs/cli.md from the command line's own tables.   scripts/gen-docs.sh [--check] PATH-OF-PANTHEON
+# Writes docs/cli.md from the command lines' own tables; pantheon-reconcile stands beside pantheon.   scripts/gen-docs.sh [--check] PATH-OF-PANTHEON
 set -eu
 mode=write
 [ "${1:-}" != --check ] || { mode=check; shift; }
@@ -17,6 +17,9 @@ page() {
         "$bin" "$c" --help
         echo '```'
     done
+    printf '\n# pantheon-reconcile\n\n```\n'
+    "$(dirname "$bin")/pantheon-reconcile" --help
+    echo '```'
 }
 if [ $mode = check ]; then
     page | cmp -s - docs/cli.md || { echo 'docs/cli.md differs from the tables: run scripts/gen-docs.sh build/release/pantheon-cpu' >&2; exit 1; }
