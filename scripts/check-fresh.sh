@@ -24,6 +24,7 @@ trap 'exit 130' INT TERM
 rm -rf --one-file-system "$root"
 cp -a "$base" "$root"
 # packages come from wherever this machine gets them: its own client settings
+rm -f "$root/etc/apt/sources.list"
 cp -a /etc/apt/sources.list* /etc/apt/apt.conf.d /etc/apt/trusted.gpg.d "$root/etc/apt/" 2>/dev/null || true
 cp -L --remove-destination /etc/resolv.conf /etc/hosts "$root/etc/"
 [ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$root/etc/"
