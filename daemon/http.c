@@ -48,7 +48,12 @@ enum {
 };
 
 struct pd_http {
-    struct pd_http_opts opts;
+    pd_http_handler *handler;
+    void *ctx;
+    struct { /* pd_http_limits, which may change at any time; each is read on its own */
+        atomic_uint_fast64_t body_bytes, header_time_ms, body_idle_ms, write_idle_ms;
+        atomic_uint connections, connections_per_address;
+    } limits;
     int listeners[MAX_LISTENERS];
     int n_listeners;
     char socket_path[108]; /* "" = none */
@@ -118,7 +123,7 @@ static bool send_all(struct pd_conn *c, const char *bytes, size_t n) {
             bytes += sent;
             n -= (size_t)sent;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!wait_for(c, POLLOUT, now_ms() + (int64_t)c->http->opts.write_idle_ms)) c->gone = true;
+            if (!wait_for(c, POLLOUT, now_ms() + (int64_t)c->http->limits.write_idle_ms)) c->gone = true;
         } else if (errno != EINTR) {
             c->gone = true;
         }
@@ -281,8 +286,7 @@ static bool grow(char **buf, size_t *size, size_t want, size_t most) {
 /* Reads until a whole head is in c->in: its length, or 0 when the connection is over (refused with an answer where there is
  * somebody to tell). The time starts with the first byte, so an idle connection may wait for its next request. */
 static size_t read_head(struct pd_conn *c, struct pd_call *call, bool first) {
-    const struct pd_http_opts *o = &c->http->opts;
-    int64_t deadline = now_ms() + (first || c->n_in ? (int64_t)o->header_time_ms : KEEP_ALIVE_MS);
+    int64_t deadline = now_ms() + (first || c->n_in ? (int64_t)c->http->limits.header_time_ms : KEEP_ALIVE_MS);
     for (;;) {
         size_t end = pd_head_end(c->in, c->n_in);
         if (end) return end;
@@ -296,7 +300,7 @@ static size_t read_head(struct pd_conn *c, struct pd_call *call, bool first) {
         ssize_t n = read_some(c, c->in + c->n_in, c->in_size - c->n_in, deadline);
         if (n == GOT_TIMEOUT && c->n_in > 0) refuse(call, PD_ERR_TIMEOUT, 0, "the request head did not arrive in time");
         if (n <= 0) return 0;
-        if (c->n_in == 0 && !first) deadline = now_ms() + (int64_t)o->header_time_ms;
+        if (c->n_in == 0 && !first) deadline = now_ms() + (int64_t)c->http->limits.header_time_ms;
         c->n_in += (size_t)n;
     }
 }
@@ -305,9 +309,9 @@ static size_t read_head(struct pd_conn *c, struct pd_call *call, bool first) {
 static bool body_room(struct pd_conn *c, size_t more) {
     struct pd_http *h = c->http;
     size_t before = c->body_size;
-    if (!grow(&c->body, &c->body_size, c->n_body + more + 1, h->opts.body_bytes + 64 * 1024 + 1)) return false;
+    if (!grow(&c->body, &c->body_size, c->n_body + more + 1, h->limits.body_bytes + 64 * 1024 + 1)) return false;
     size_t added = c->body_size - before;
-    return atomic_fetch_add(&h->body_bytes, added) + added <= BODIES_AT_ONCE * (h->opts.body_bytes + 64 * 1024);
+    return atomic_fetch_add(&h->body_bytes, added) + added <= BODIES_AT_ONCE * (h->limits.body_bytes + 64 * 1024);
 }
 
 static void body_free(struct pd_conn *c) {
@@ -321,16 +325,15 @@ static bool body_too_large(struct pd_call *call) {
     char why[128];
     /* agents take some wordings of a 413 for a context overflow; this one says what it is */
     snprintf(why, sizeof why, "The request body is larger than this server's limit of %llu bytes (server.limits.body).",
-             (unsigned long long)call->conn->http->opts.body_bytes);
+             (unsigned long long)call->conn->http->limits.body_bytes);
     refuse(call, PD_ERR_BODY_SIZE, 0, why);
     return false;
 }
 
 /* The body into c->body; false when the request was refused or the client left. */
 static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_head *head) {
-    const struct pd_http_opts *o = &c->http->opts;
     if (!head->chunked && head->length == 0) return true;
-    if (head->length > o->body_bytes) return body_too_large(call);
+    if (head->length > c->http->limits.body_bytes) return body_too_large(call);
     if (head->expect_continue && c->n_in == 0 && !send_all(c, "HTTP/1.1 100 Continue\r\n\r\n", 25)) return false;
     struct pd_chunks chunks = { 0 };
     int64_t start = now_ms();
@@ -351,8 +354,8 @@ static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_h
             memmove(c->in, c->in + got, c->n_in -= got);
         } else {
             int64_t now = now_ms();
-            ssize_t n = now - start > (int64_t)(o->body_idle_ms + seen / MIN_BODY_BYTES_PER_MS) ? GOT_TIMEOUT
-                                                                                                : read_some(c, to, want, now + (int64_t)o->body_idle_ms);
+            ssize_t n = now - start > (int64_t)(c->http->limits.body_idle_ms + seen / MIN_BODY_BYTES_PER_MS) ? GOT_TIMEOUT
+                                                                                                : read_some(c, to, want, now + (int64_t)c->http->limits.body_idle_ms);
             if (n == GOT_TIMEOUT) refuse(call, PD_ERR_TIMEOUT, 0, "the request body did not arrive in time");
             if (n <= 0) return false;
             got = (size_t)n;
@@ -368,7 +371,7 @@ static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_h
             refuse(call, PD_ERR_MALFORMED, 0, "the chunked body is broken");
             return false;
         }
-        if (c->n_body > o->body_bytes) return body_too_large(call);
+        if (c->n_body > c->http->limits.body_bytes) return body_too_large(call);
         if (used < got) { /* bytes of the next request */
             if (!grow(&c->in, &c->in_size, c->n_in + got - used, PD_MAX_HEAD_BYTES + 64 * 1024)) return false;
             memmove(c->in + got - used, c->in, c->n_in);
@@ -406,7 +409,7 @@ static bool serve_one(struct pd_conn *c, bool first) {
             call.body = c->body ? c->body : "";
             call.n_body = c->n_body;
             call.draining = atomic_load(&h->draining);
-            h->opts.handler(h->opts.ctx, &call);
+            h->handler(h->ctx, &call);
             if (!call.status && !c->gone) refuse(&call, PD_ERR_INTERNAL, 0, "The request was not answered.");
             again = !c->close_after && !c->gone;
         }
@@ -483,7 +486,7 @@ static void adopt(struct pd_http *h, int fd, const struct sockaddr_storage *peer
     uint32_t same = 0;
     if (!is_loopback(peer))
         for (const struct pd_conn *k = h->conns; k; k = k->next) same += same_address(&k->peer, peer);
-    c->mode = local && h->n_local < LOCAL_CONNECTIONS ? SERVE_LOCAL : h->n_conns >= h->opts.connections ? REFUSE_TOTAL : same >= h->opts.connections_per_address ? REFUSE_ADDRESS : SERVE;
+    c->mode = local && h->n_local < LOCAL_CONNECTIONS ? SERVE_LOCAL : h->n_conns >= h->limits.connections ? REFUSE_TOTAL : same >= h->limits.connections_per_address ? REFUSE_ADDRESS : SERVE;
     bool take = !h->closing && (c->mode <= SERVE_LOCAL || h->n_refusing < REFUSALS);
     if (take) {
         *place_of(c) += 1;
@@ -621,10 +624,21 @@ static int bind_socket(struct pd_http *h, const char *path, struct fo_err *e) {
     return FO_OK;
 }
 
+void pd_http_set_limits(struct pd_http *h, const struct pd_http_limits *l) {
+    atomic_store(&h->limits.body_bytes, l->body_bytes);
+    atomic_store(&h->limits.header_time_ms, l->header_time_ms);
+    atomic_store(&h->limits.body_idle_ms, l->body_idle_ms);
+    atomic_store(&h->limits.write_idle_ms, l->write_idle_ms);
+    atomic_store(&h->limits.connections, l->connections);
+    atomic_store(&h->limits.connections_per_address, l->connections_per_address);
+}
+
 int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct fo_err *e) {
     struct pd_http *h = calloc(1, sizeof *h);
     if (!h) return fo_fail(e, FO_ENOMEM, "no memory for the HTTP server");
-    h->opts = *opts;
+    h->handler = opts->handler;
+    h->ctx = opts->ctx;
+    pd_http_set_limits(h, &opts->limits);
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->empty, NULL);
     h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);

@@ -26,12 +26,16 @@ struct pd_call {
 
 typedef void pd_http_handler(void *ctx, struct pd_call *call);
 
+struct pd_http_limits {
+    uint64_t body_bytes, header_time_ms, body_idle_ms, write_idle_ms;
+    uint32_t connections, connections_per_address; /* loopback is exempt from the second */
+};
+
 struct pd_http_opts {
     const char *const *listen; /* [n_listen] "127.0.0.1:8080", "[::1]:8080", "localhost:8080" (every address of the name) */
     size_t n_listen;
     const char *socket_path;   /* a Unix socket besides, mode 0660, of group pantheon where there is one; NULL = none */
-    uint64_t body_bytes, header_time_ms, body_idle_ms, write_idle_ms;
-    uint32_t connections, connections_per_address; /* loopback is exempt from the second */
+    struct pd_http_limits limits;
     pd_http_handler *handler;
     void *ctx;
 };
@@ -45,6 +49,9 @@ int pd_http_start(struct pd_http *h, struct fo_err *e);
 
 /* From now on every call has `draining` and every answer closes its connection. New connections are still taken, to be told so. */
 void pd_http_drain(struct pd_http *h);
+
+/* Other limits from now on: for requests and connections that come, and for the next piece of those that are there. Any thread. */
+void pd_http_set_limits(struct pd_http *h, const struct pd_http_limits *l);
 
 /* Calls whose handler has not returned. */
 uint32_t pd_http_busy(const struct pd_http *h);

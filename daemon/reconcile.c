@@ -14,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -220,12 +221,40 @@ static void refuse_manifest(struct pd_loop *l, const char *report) {
     pd_app_event(l->app, true, "manifest_refused", NULL, "%.*s; the manifest before stays in force", (int)strcspn(report, "\n"), report);
 }
 
+/* Connections are file descriptors: asks for as many as the limits name. */
+static void raise_file_limit(uint32_t connections) {
+    struct rlimit r;
+    rlim_t want = (rlim_t)connections + 256;
+    if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= want) return;
+    r.rlim_cur = r.rlim_max < want ? r.rlim_max : want;
+    if (setrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur < want)
+        fo_log(FO_LOG_WARN, "serve", "event=few_files limit=%llu wanted=%llu next=\"connections may be refused earlier\"", (unsigned long long)r.rlim_cur,
+               (unsigned long long)want);
+}
+
+static uint32_t count(int64_t v, uint32_t auto_value) {
+    return v < 0 ? auto_value : v > UINT32_MAX ? UINT32_MAX : (uint32_t)v;
+}
+
+void pd_loop_limits(const struct cf_manifest *m, struct pd_http_limits *ret) {
+    const struct cf_limits *l = &m->server.limits;
+    *ret = (struct pd_http_limits){
+        .body_bytes = l->body_bytes,
+        .header_time_ms = l->header_time_ms,
+        .body_idle_ms = l->body_idle_ms,
+        .write_idle_ms = l->write_idle_ms,
+        .connections = count(l->connections, 512),
+        .connections_per_address = count(l->connections_per_address, 64),
+    };
+    raise_file_limit(ret->connections);
+}
+
 /* Keys outside the models whose change needs more than this process. */
 static void note_restart(struct pd_loop *l, const struct cf_manifest *is) {
     struct cf_diff diffs[CF_MAX_DIFFS];
     size_t n = cf_manifest_diff(l->manifest->m, is, diffs);
     for (size_t i = 0; i < n; i++) {
-        if (diffs[i].change == CF_LIVE && strncmp(diffs[i].key, "server.limits", 13) != 0) continue;
+        if (diffs[i].change == CF_LIVE) continue;
         if (strcmp(diffs[i].key, "dies") == 0) continue; /* the world says which */
         size_t len = strlen(l->restart);
         snprintf(l->restart + len, sizeof l->restart - len, "%s%s changed", len ? ", " : "", diffs[i].key);
@@ -262,6 +291,9 @@ static bool accept_manifest(struct pd_loop *l, struct pd_reading *r, uint64_t ge
     }
     pd_world_forget(&l->world, c->m);
     l->probe_failed = false;
+    struct pd_http_limits limits;
+    pd_loop_limits(c->m, &limits);
+    pd_http_set_limits(l->app->http, &limits);
     return true;
 }
 
@@ -798,6 +830,7 @@ static void drain(struct pd_loop *l) {
     for (uint32_t last = UINT32_MAX;;) {
         uint32_t left = pn_engine_active(app->engine), busy = pd_http_busy(app->http);
         if (left == 0 && busy == 0 && !l->step) return;
+        if (left == 0 && busy == 0 && l->step->kind != PD_STEP_UNLOAD) break; /* nobody is waited for but the loader */
         if (left != last) pd_notify_status("Stopping: %u requests still running", left);
         last = left;
         feed_watchdog(l);
@@ -815,6 +848,7 @@ static void drain(struct pd_loop *l) {
     if (!l->step) return;
     /* a load cannot be cut in the middle, and a model half loaded is nothing to keep the process for */
     fo_log(FO_LOG_WARN, "serve", "event=stopped_while_loading");
+    pd_http_close(app->http);
     _exit(0);
 }
 

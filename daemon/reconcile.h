@@ -26,6 +26,10 @@ struct pd_loop_opts {
  * (pd_loop_run reads them). */
 int pd_loop_new(struct pd_app *app, struct pd_reading *r, uint64_t generation, const char *bad_report, const struct pd_loop_opts *opts, struct pd_loop **ret,
                 struct fo_err *e);
+/* The manifest's limits as the HTTP server takes them; asks the system for as many files as they need. The loop sets them anew with each
+ * manifest. */
+struct pd_http_limits;
+void pd_loop_limits(const struct cf_manifest *m, struct pd_http_limits *ret);
 /* Until SIGTERM or SIGINT; then drains. A second SIGINT ends the process at once. */
 void pd_loop_run(struct pd_loop *l);
 /* After the engine's models are gone: closes the dies. NULL is allowed. */

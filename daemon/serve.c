@@ -10,7 +10,6 @@
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <sys/resource.h>
 
 #include "config/manifest.h"
 #include "daemon/app.h"
@@ -25,38 +24,16 @@
 #include "foundry/base/log.h"
 #include "foundry/device.h"
 
-static uint32_t count(int64_t v, uint32_t auto_value) {
-    return v < 0 ? auto_value : v > UINT32_MAX ? UINT32_MAX : (uint32_t)v;
-}
-
-/* Connections are file descriptors: asks for as many as the limits name. */
-static void raise_file_limit(const struct cf_manifest *m) {
-    struct rlimit r;
-    rlim_t want = (rlim_t)count(m->server.limits.connections, 512) + 256;
-    if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= want) return;
-    r.rlim_cur = r.rlim_max < want ? r.rlim_max : want;
-    if (setrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur < want)
-        fo_log(FO_LOG_WARN, "serve", "event=few_files limit=%llu wanted=%llu next=\"connections may be refused earlier\"", (unsigned long long)r.rlim_cur,
-               (unsigned long long)want);
-}
-
 /* Binds what the manifest names. Before the loop, so that an address in use is said at once. */
 static int open_http(struct pd_app *app, const struct cf_manifest *m, struct fo_err *e) {
-    const struct cf_limits *l = &m->server.limits;
     struct pd_http_opts http = {
         .listen = (const char *const *)m->server.listen,
         .n_listen = m->server.n_listen,
         .socket_path = m->server.admin_socket,
-        .body_bytes = l->body_bytes,
-        .header_time_ms = l->header_time_ms,
-        .body_idle_ms = l->body_idle_ms,
-        .write_idle_ms = l->write_idle_ms,
-        .connections = count(l->connections, 512),
-        .connections_per_address = count(l->connections_per_address, 64),
         .handler = pd_dispatch,
         .ctx = app,
     };
-    raise_file_limit(m);
+    pd_loop_limits(m, &http.limits);
     return pd_http_open(&http, &app->http, e);
 }
 

@@ -80,8 +80,9 @@ static struct server start(uint32_t connections) {
         s.port = ntohs(a.sin_port);
         char text[32];
         snprintf(text, sizeof text, "127.0.0.1:%u", s.port);
-        struct pd_http_opts o = { .listen = (const char *const[]){ text }, .n_listen = 1, .body_bytes = 100000, .header_time_ms = 400, .body_idle_ms = 400,
-                                  .write_idle_ms = 400, .connections = connections, .connections_per_address = 1, .handler = handler };
+        struct pd_http_opts o = { .listen = (const char *const[]){ text }, .n_listen = 1, .handler = handler,
+                                  .limits = { .body_bytes = 100000, .header_time_ms = 400, .body_idle_ms = 400, .write_idle_ms = 400,
+                                              .connections = connections, .connections_per_address = 1 } };
         struct fo_err e;
         if (pd_http_open(&o, &s.http, &e) == FO_OK) assert_int_equal(pd_http_start(s.http, &e), FO_OK);
     }
@@ -374,7 +375,7 @@ static void refuses_an_address_that_it_cannot_have(void **state) {
     snprintf(text, sizeof text, "127.0.0.1:%u", s.port);
     struct fo_err e;
     struct pd_http *h = NULL;
-    struct pd_http_opts o = { .listen = (const char *const[]){ text }, .n_listen = 1, .connections = 1, .handler = handler };
+    struct pd_http_opts o = { .listen = (const char *const[]){ text }, .n_listen = 1, .limits = { .connections = 1 }, .handler = handler };
     assert_int_equal(pd_http_open(&o, &h, &e), FO_EBUSY);
     assert_non_null(strstr(e.msg, text));
     static const char *const bad[] = { "127.0.0.1", "127.0.0.1:", ":80", "127.0.0.1:x", "::1:80", "[::1]80", "[::1:80", "127.0.0.1:99999999" };

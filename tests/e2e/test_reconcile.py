@@ -299,6 +299,44 @@ def test_fifty_kills_during_bring_up_and_the_declared_state_is_reached_each_time
     print(f"50 kills in {time.monotonic() - t:.0f} s")
 
 
+def test_a_load_past_its_timeout_fails_and_is_tried_again(scripts, start):
+    d = start(declared(("a", scripts["small"]), s0=("300MB", "upload 1 takes 1500ms")).replace("ram_reserve", "load_timeout: 1s, ram_reserve"), env=FAST, wait=False)
+    d.wait_listening()
+    wait_status(d, "a", "ready")
+    assert model(d, "a")["counters"]["load_failures"] == 1 and "longer than host.load_timeout (1 s)" in d.log
+
+
+def test_a_stop_during_a_load_does_not_wait_for_it(scripts, start):
+    d = start(declared(("a", scripts["small"]), s0=("300MB", "upload 1 takes 8s")), wait=False)
+    d.wait_listening()
+    wait_for(lambda: (model(d, "a") or {}).get("status") == "loading", 5)
+    t = time.monotonic()
+    d.signal(signal.SIGTERM)
+    assert d.wait(5) == 0 and time.monotonic() - t < 2 * SLOW and not os.path.exists(d.socket)
+
+
+@pytest.mark.skipif(SLOW > 1, reason="figures are those of the release build")
+def test_pain_31_a_long_prompt_does_not_stall_a_running_stream(scripts, start, tmp_path):
+    path = tmp_path / "rows.gguf"
+    subprocess.run([str(BUILD / "tests/gen/script"), str(path), "--text", "on", "--endless", "--pace-us", "5000", "--row-us", "1000", "--ctx", "8192"], check=True, cwd=ROOT)
+    d = start(declared(("a", path, "ctx_cap: 8192\ndecode_stall: 300ms")))
+    s = d.stream(model="a", max_tokens=600)
+    events_of = (e for e in s.events() if not isinstance(e, tuple))
+    for _ in range(20):
+        next(events_of)
+    done = []
+    t = threading.Thread(target=lambda: done.append(d.complete(list(range(1, 200)) * 20, model="a", max_tokens=1).status))
+    t.start()
+    gaps, last = [], time.monotonic()
+    for e in events_of:
+        now = time.monotonic()
+        gaps.append(now - last)
+        last = now
+    t.join()
+    assert done == [200] and max(gaps) <= 0.3 + 0.05 + 0.1, f"longest gap {max(gaps):.3f} s"
+    print(f"longest gap {max(gaps) * 1000:.0f} ms")
+
+
 # --- reloads ---
 
 def test_pain_67_fifty_reloads_in_a_second_during_a_load_are_one_instance(scripts, start):
@@ -412,6 +450,15 @@ def test_the_address_needs_a_restart_and_the_status_says_so(scripts, start):
     assert reconcile(d).status == 200
     c = condition(admin(d), "Reconciled")
     assert c["reason"] == "RestartNeeded" and "server.listen" in c["message"]
+
+
+def test_limits_change_in_place(scripts, start):
+    d = start(declared(("a", scripts["small"])))
+    big = {"model": "a", "prompt": "x" * 5000, "max_tokens": 1}
+    assert d.post("/v1/completions", big).status == 400, "over its context"
+    d.write(declared(("a", scripts["small"])).replace("server:\n", "server:\n  limits: { body: 4KiB }\n"))
+    assert reconcile(d).status == 200 and condition(admin(d), "Reconciled")["status"] == "True"
+    assert d.post("/v1/completions", big).status == 413
 
 
 # --- over the admin API ---
