@@ -290,6 +290,7 @@ static bool accept_manifest(struct pd_loop *l, struct pd_reading *r, uint64_t ge
         forget_failure(l->world.histories[i]);
     }
     pd_world_forget(&l->world, c->m);
+    if (!l->step) pd_world_close_dies(&l->world);
     l->probe_failed = false;
     struct pd_http_limits limits;
     pd_loop_limits(c->m, &limits);
@@ -659,6 +660,7 @@ static void finish_step(struct pd_loop *l) {
         break;
     }
     pd_step_free(s);
+    pd_world_close_dies(&l->world);
 }
 
 /* --- the pass --- */

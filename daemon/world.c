@@ -199,6 +199,10 @@ int pd_world_set_dies(struct pd_world *w, const struct cf_manifest *m, char *ret
         size_t len = strlen(ret_restart);
         snprintf(ret_restart + len, restart_size - len, "%sdie '%s' changed", len ? ", " : "", d->name);
     }
+    return FO_OK;
+}
+
+void pd_world_close_dies(struct pd_world *w) {
     for (size_t i = 0; i < w->n_dies;) {
         if (w->dies[i].wanted || die_used(w, &w->dies[i])) {
             i++;
@@ -207,7 +211,6 @@ int pd_world_set_dies(struct pd_world *w, const struct cf_manifest *m, char *ret
         die_done(&w->dies[i]);
         memmove(&w->dies[i], &w->dies[i + 1], (--w->n_dies - i) * sizeof *w->dies);
     }
-    return FO_OK;
 }
 
 void pd_world_done(struct pd_world *w) {

@@ -64,10 +64,12 @@ struct pd_world {
 
 void pd_world_done(struct pd_world *w); /* no model uses a die any more */
 
-/* Opens the manifest's dies, or all that the build finds when it names none; those that are open already stay, those that nobody uses
- * any more are closed. A die whose kind, address, memory or script changed stays as it was: *ret_restart then says what needs a
+/* Opens the manifest's dies, or all that the build finds when it names none; those that are open already stay, those that are not
+ * named any more stay until pd_world_close_dies. A die whose kind, address, memory or script changed stays as it was: *ret_restart then says what needs a
  * restart ("" = nothing). A die that cannot be opened is an error that names it; what was open stays open. */
 int pd_world_set_dies(struct pd_world *w, const struct cf_manifest *m, char *ret_restart, size_t restart_size, struct fo_err *e);
+/* Closes the dies that the manifest does not name and no instance is on. Not while the loader is at work: it may be on its way to one. */
+void pd_world_close_dies(struct pd_world *w);
 struct pd_die *pd_world_die(struct pd_world *w, const char *name); /* NULL = none */
 
 struct pd_instance *pd_world_instance(struct pd_world *w, const char *name, int64_t replica); /* NULL = none */

@@ -186,10 +186,13 @@ static void dies_stay_come_and_go_with_the_manifest(void **state) {
     assert_int_equal(pd_world_die(&w, "s1")->reserve_bytes, MiB);
     assert_string_equal(restart, "die 's1' changed");
     assert_non_null(pd_world_die(&w, "s2"));
+    pd_world_close_dies(&w);
     assert_false(pd_world_die(&w, "s0")->wanted); /* a model is on it still */
     pd_world_remove(&w, i);
-    assert_int_equal(pd_world_set_dies(&w, two, restart, sizeof restart, &e), FO_OK);
+    assert_non_null(pd_world_die(&w, "s0"));
+    pd_world_close_dies(&w);
     assert_null(pd_world_die(&w, "s0"));
+    assert_int_equal(w.n_dies, 2);
     assert_int_not_equal(pd_world_set_dies(&w, bad, restart, sizeof restart, &e), FO_OK);
     assert_non_null(strstr(e.msg, "die 's4'"));
     assert_null(pd_world_die(&w, "s3")); /* nothing of a bad one stays */

@@ -461,6 +461,23 @@ def test_limits_change_in_place(scripts, start):
     assert d.post("/v1/completions", big).status == 413
 
 
+def test_a_die_is_not_closed_under_a_load_that_is_on_its_way_to_it(scripts, start):
+    """The model moves to s1, and while it does the manifest forgets s1: what is there is finished, then undone, then s1 is closed."""
+    slow = ("300MB", "upload 1 takes 1s")
+    d = start(declared(("a", scripts["small"], "dies: [ s0 ]"), s0=("300MB", "")))
+    d.write(declared(("a", scripts["small"], "dies: [ s1 ]"), s0=("300MB", ""), s1=slow))
+    assert reconcile(d, "wait=1").status == 200
+    wait_for(lambda: "reload_started" in events(d, "a"), 5)
+    d.write(declared(("a", scripts["small"], "dies: [ s0 ]"), s0=("300MB", "")))
+    assert reconcile(d).status == 200
+    a = model(d, "a")
+    assert a["status"] == "ready" and a["placement"][0]["estimated"][0]["die"] == "s0" and d.chat(model="a", max_tokens=2).status == 200
+    assert [x["name"] for x in admin(d, "/admin/dies")["dies"]] == ["s0"]
+    d.write(declared(("a", scripts["small"], "dies: [ s1 ]"), s0=("300MB", ""), s1=("200MB", "")))
+    assert reconcile(d).status == 200
+    assert condition(admin(d), "Reconciled")["reason"] == "AsDeclared", "s1 was closed: it is opened anew, with its new size"
+
+
 # --- over the admin API ---
 
 def test_ad_hoc_models_come_and_go(scripts, start):
@@ -561,7 +578,8 @@ def test_plan_apply_and_facts(scripts, start, tmp_path):
     p = cli(d, "--plan")
     assert p.returncode == 2 and re.search(r"^\+ +b ", p.stdout, re.M) and re.search(r"^-/\+ +a .*max_sessions 4 -> 5", p.stdout, re.M), p.stdout
     facts = tmp_path / "facts.json"
-    assert cli(d, "--save-facts", facts, "--plan").returncode == 2
+    p = cli(d, "--save-facts", facts, "--plan")
+    assert p.returncode == 2
     q = cli(d, "--plan", "--facts", facts)
     assert q.stdout == p.stdout and q.returncode == 2, "the same facts, the same plan; the facts hold the estimates too"
     assert json.loads(cli(d, "--plan", "--json").stdout)
