@@ -299,6 +299,13 @@ def test_fifty_kills_during_bring_up_and_the_declared_state_is_reached_each_time
     print(f"50 kills in {time.monotonic() - t:.0f} s")
 
 
+def test_ready_means_that_a_step_was_computed(scripts, start):
+    d = start(declared(("a", scripts["small"]), s0=("300MB", "op 3 fails")), env=FAST, wait=False)
+    d.wait_listening()
+    wait_status(d, "a", "ready")
+    assert model(d, "a")["counters"]["load_failures"] == 1 and "the first step" in d.log and model(d, "a")["counters"]["requests"] == 0
+
+
 def test_a_load_past_its_timeout_fails_and_is_tried_again(scripts, start):
     d = start(declared(("a", scripts["small"]), s0=("300MB", "upload 1 takes 1500ms")).replace("ram_reserve", "load_timeout: 1s, ram_reserve"), env=FAST, wait=False)
     d.wait_listening()
