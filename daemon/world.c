@@ -204,7 +204,8 @@ int pd_world_set_dies(struct pd_world *w, const struct cf_manifest *m, char *ret
 
 void pd_world_close_dies(struct pd_world *w) {
     for (size_t i = 0; i < w->n_dies;) {
-        if (w->dies[i].wanted || die_used(w, &w->dies[i])) {
+        /* a connection that still sends its last words holds a model that was unloaded, and its memory; the host's die costs nothing */
+        if (w->dies[i].wanted || w->dies[i].host || die_used(w, &w->dies[i]) || fo_device_contexts(w->dies[i].dev) > 0) {
             i++;
             continue;
         }
