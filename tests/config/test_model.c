@@ -151,7 +151,7 @@ static void finds_every_change_and_its_cost(void **state) {
         { "1.00001", "1.00002", "sampling.repeat_penalty", CF_LIVE },
         { "presence_penalty: -2", "presence_penalty: -1", "sampling.presence_penalty", CF_LIVE },
         { "frequency_penalty: 0.5", "frequency_penalty: 0", "sampling.frequency_penalty", CF_LIVE },
-        { "chat_template: t.jinja", "chat_template: auto", "chat_template", CF_LIVE },
+        { "chat_template: t.jinja", "chat_template: auto", "chat_template", CF_RELOAD },
     };
     struct cf_model *a = parse(full, NULL);
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
