@@ -206,7 +206,25 @@ static void serve_opts(const struct cf_model *d, int64_t replica, struct pn_serv
     };
 }
 
+/* What a load asks between two pieces of weights. */
+struct leave {
+    struct pd_loader *l;
+    uint64_t start_ms, timeout_ms;
+};
+
+static int too_long(uint64_t timeout_ms, struct fo_err *e) {
+    char text[16];
+    return fo_fail(e, FO_ETIMEOUT, "the load took longer than host.load_timeout (%s)", fo_format_ms(timeout_ms, text, sizeof text));
+}
+
+static int go_on(void *ctx, struct fo_err *e) {
+    const struct leave *leave = ctx;
+    if (atomic_load(&leave->l->cancel)) return fo_fail(e, FO_ECANCELLED, "the load was given up: the daemon is stopping");
+    return now_ms() - leave->start_ms > leave->timeout_ms ? too_long(leave->timeout_ms, e) : FO_OK;
+}
+
 static int load_form(struct pd_loader *l, struct pd_step *s, const struct pd_form *f, struct fo_err *e) {
+    struct leave leave = { .l = l, .start_ms = now_ms(), .timeout_ms = s->load_timeout_ms };
     const struct cf_model *d = f->spec;
     char *path = pd_resolve(s->dir, d->source_path), *template_path = d->chat_template ? pd_resolve(s->dir, d->chat_template) : NULL, *text = NULL;
     size_t len;
@@ -224,6 +242,8 @@ static int load_form(struct pd_loader *l, struct pd_step *s, const struct pd_for
             .kv_default = true,
             .no_mmap = s->no_mmap,
             .chat_template = text,
+            .go_on = go_on,
+            .go_on_ctx = &leave,
         };
         for (size_t i = 0; i < f->n_parts && i < PN_MAX_PARTS; i++)
             o.model.parts[i] = (struct pn_model_part){ .dev = f->devices[i], .first_layer = count(f->parts[i].first_layer), .n_layers = count(f->parts[i].n_layers) };
@@ -238,13 +258,12 @@ static int load_form(struct pd_loader *l, struct pd_step *s, const struct pd_for
 /* Gate, load, and not slower than the load timeout: a die that needs that long once will need it again. */
 static int load(struct pd_loader *l, struct pd_step *s, const struct pd_form *f, struct fo_err *e) {
     uint64_t start = now_ms();
-    char text[16];
     if (!s->trusted && check_gates(s, f, NULL, e)) return e->code;
     if (load_form(l, s, f, e)) return e->code;
     if (now_ms() - start > s->load_timeout_ms) {
         struct fo_err ignored;
         pn_engine_unload_replica(l->app->engine, s->model, (uint32_t)s->replica, 0, &ignored);
-        return fo_fail(e, FO_ETIMEOUT, "the load took longer than host.load_timeout (%s)", fo_format_ms(s->load_timeout_ms, text, sizeof text));
+        return too_long(s->load_timeout_ms, e);
     }
     return FO_OK;
 }

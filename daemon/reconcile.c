@@ -41,6 +41,7 @@
 enum {
     TICK_MS = 250,           /* how often copies and dies are looked at */
     LOOK_MS = 5000,          /* how often everything is, though nothing seems to have changed */
+    LOAD_LEAVES_MS = 1000,   /* while stopping: how long a load may take to notice it */
     DRAIN_LOOK_MS = 20,      /* while stopping: how often the rest is counted */
     CANCEL_MS = 5000,        /* after the drain's deadline: time for cancelled requests to end with their error event */
     BACKOFF_MS = 10 * 1000,  /* PANTHEON_BACKOFF_MS replaces it */
@@ -832,7 +833,8 @@ static void drain(struct pd_loop *l) {
     for (uint32_t last = UINT32_MAX;;) {
         uint32_t left = pn_engine_active(app->engine), busy = pd_http_busy(app->http);
         if (left == 0 && busy == 0 && !l->step) return;
-        if (left == 0 && busy == 0 && l->step->kind != PD_STEP_UNLOAD) break; /* nobody is waited for but the loader */
+        /* nobody is waited for but the loader, which leaves between two pieces of weights unless a die holds it */
+        if (left == 0 && busy == 0 && l->step->kind != PD_STEP_UNLOAD && now_ms() >= deadline - drain_ms + LOAD_LEAVES_MS) break;
         if (left != last) pd_notify_status("Stopping: %u requests still running", left);
         last = left;
         feed_watchdog(l);
@@ -848,7 +850,7 @@ static void drain(struct pd_loop *l) {
         }
     }
     if (!l->step) return;
-    /* a load cannot be cut in the middle, and a model half loaded is nothing to keep the process for */
+    /* a die that does not answer holds the load, and a model half loaded is nothing to keep the process for */
     fo_log(FO_LOG_WARN, "serve", "event=stopped_while_loading");
     pd_http_close(app->http);
     _exit(0);

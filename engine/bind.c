@@ -275,7 +275,7 @@ static void drop_pages(const unsigned char *p, uint64_t n) {
     if (hi > lo) madvise((void *)lo, hi - lo, MADV_DONTNEED);
 }
 
-int pn_bind_upload(struct pn_bind *b, int die, unsigned char *block, struct fo_err *e) {
+int pn_bind_upload(struct pn_bind *b, int die, unsigned char *block, int (*go_on)(void *ctx, struct fo_err *e), void *go_on_ctx, struct fo_err *e) {
     struct fo_device *dev = b->dies[die].dev;
     for (size_t i = 0; i < b->n_bound; i++) {
         struct pn_bound *t = &b->bound[i];
@@ -283,6 +283,7 @@ int pn_bind_upload(struct pn_bind *b, int die, unsigned char *block, struct fo_e
         const unsigned char *from = t->src->t.data;
         for (uint64_t at = 0, n; at < t->src->bytes && !t->first; at += n) {
             n = t->src->bytes - at < UPLOAD_CHUNK_BYTES ? t->src->bytes - at : UPLOAD_CHUNK_BYTES;
+            if (go_on && go_on(go_on_ctx, e)) return e->code;
             if (dev->upload(dev, block + t->offset + at, from + at, n, e)) return e->code;
             if (fo_gguf_map(b->g)) drop_pages(from + at, n);
         }

@@ -80,6 +80,6 @@ int pn_bind_layout(struct pn_bind *b, int die, struct fo_arena *a, struct fo_err
  * were it on another die. */
 uint64_t pn_bind_layer_bytes(const struct pn_bind *b, int layer, uint64_t *ret_again);
 /* Copies the tensors of a die to their places in `block` (at most a chunk of the file, pn_bind_chunk_bytes, is resident at a time) and
- * points their fields there. */
-int pn_bind_upload(struct pn_bind *b, int die, unsigned char *block, struct fo_err *e);
+ * points their fields there. `go_on` as in pn_model_opts. */
+int pn_bind_upload(struct pn_bind *b, int die, unsigned char *block, int (*go_on)(void *ctx, struct fo_err *e), void *go_on_ctx, struct fo_err *e);
 uint64_t pn_bind_chunk_bytes(void);

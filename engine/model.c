@@ -278,10 +278,10 @@ static int allocate(struct pn_model *m, struct fo_err *e) {
 }
 
 /* Weights and a stream on each die. */
-static int fill(struct pn_model *m, struct fo_err *e) {
+static int fill(struct pn_model *m, const struct pn_model_opts *o, struct fo_err *e) {
     for (int i = 0; i < m->n_parts; i++) {
         struct pn_part *p = &m->part[i];
-        if ((!p->in_place && pn_bind_upload(&m->bind, i, p->block[PN_WEIGHTS].data, e)) ||
+        if ((!p->in_place && pn_bind_upload(&m->bind, i, p->block[PN_WEIGHTS].data, o->go_on, o->go_on_ctx, e)) ||
             p->dev->stream_open(p->dev, (int)m->info.max_batch, m->bind.max_k, m->info.ctx_cap, &p->stream, e))
             return fo_wrap(e, "die %s", p->dev->die.name);
     }
@@ -329,7 +329,7 @@ int pn_model_start(const char *path, struct pn_model **ret, struct fo_err *e) {
 int pn_model_open(const char *path, const struct pn_model_opts *o, struct pn_model **ret, struct fo_err *e) {
     struct pn_model *m;
     if (pn_model_start(path, &m, e)) return e->code;
-    if (pn_model_prepare(m, o, e) || allocate(m, e) || fill(m, e) || open_text(m, o->chat_template, e) || pn_model_state(m, e)) {
+    if (pn_model_prepare(m, o, e) || allocate(m, e) || fill(m, o, e) || open_text(m, o->chat_template, e) || pn_model_state(m, e)) {
         pn_model_free(m);
         return fo_wrap(e, "%s", path);
     }

@@ -37,6 +37,10 @@ struct pn_model_opts {
     bool no_mmap;              /* read the weights into anonymous memory instead of mapping them */
     bool all_logits;           /* scratch for logits of every row of a batch, not only one per sequence (the logits command) */
     const char *chat_template; /* override text, or NULL */
+    /* Asked between the pieces of weights that are copied to a die (8 MiB), on the loading thread: a code other than 0, with *e set, ends
+     * the load with it. NULL = never. */
+    int (*go_on)(void *ctx, struct fo_err *e);
+    void *go_on_ctx;
 };
 
 /* What a model takes on one die. */

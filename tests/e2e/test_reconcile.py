@@ -313,6 +313,19 @@ def test_a_load_past_its_timeout_fails_and_is_tried_again(scripts, start):
     assert model(d, "a")["counters"]["load_failures"] == 1 and "longer than host.load_timeout (1 s)" in d.log
 
 
+def test_a_load_past_its_timeout_is_cut_between_two_pieces(scripts, start, tmp_path):
+    path = tmp_path / "pieces.gguf"
+    subprocess.run([str(BUILD / "tests/gen/script"), str(path), "--text", "on", "--weights", "240MiB", "--layers", "8"], check=True, cwd=ROOT)
+    d = start(declared(("a", path), s0=("300MB", "upload takes 500ms")).replace("ram_reserve", "load_timeout: 1s, ram_reserve"), wait=False)
+    d.wait_listening()
+    t = time.monotonic()
+    wait_for(lambda: (model(d, "a") or {}).get("counters", {}).get("load_failures") == 1, 30)
+    assert time.monotonic() - t < 5 * SLOW, "thirty pieces of half a second each were not waited for"
+    assert "longer than host.load_timeout (1 s)" in d.log
+    d.signal(signal.SIGTERM)
+    assert d.wait(5) == 0
+
+
 def test_a_stop_during_a_load_does_not_wait_for_it(scripts, start):
     d = start(declared(("a", scripts["small"]), s0=("300MB", "upload 1 takes 8s")), wait=False)
     d.wait_listening()
