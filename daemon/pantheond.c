@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "config/manifest.h"
 #include "daemon/log.h"
@@ -103,6 +104,7 @@ int main(int argc, char **argv) {
     const char *state_dir = check ? NULL : pd_source_state_dir();
     if (!read_manifest(config, state_dir, &r, &generation, &report)) {
         pd_reading_done(&r);
+        if (strcmp(config, DEFAULT_CONFIG) == 0 && access(config, F_OK) != 0) fprintf(stderr, "pantheond: another manifest is named with --config FILE\n");
         return check ? 1 : PD_BAD_MANIFEST;
     }
     if (check) {
