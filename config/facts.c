@@ -130,6 +130,7 @@ static const struct row estimate_rows[] = {
     { R(F_U64, struct cf_estimate, tied_bytes) },
     { R(F_U64, struct cf_estimate, die_kv_bytes) },
     { R(F_U64, struct cf_estimate, scratch_bytes) },
+    { R(F_U64, struct cf_estimate, logits_bytes) },
     { R(F_U64, struct cf_estimate, host_bytes) },
     { R(F_U64, struct cf_estimate, staging_bytes) },
 };

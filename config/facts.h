@@ -84,6 +84,7 @@ struct cf_estimate {
     uint64_t tied_bytes;    /* on the die of the last layer, unless it is that of the first: an output matrix that is the embedding */
     uint64_t die_kv_bytes;  /* per die: KV bookkeeping that does not depend on layers */
     uint64_t scratch_bytes; /* per die */
+    uint64_t logits_bytes;  /* scratch besides, on the die of the last layer */
     uint64_t host_bytes;    /* host memory besides the parts, as long as it is loaded: tokenizer, sessions */
     uint64_t staging_bytes; /* host memory while it is loaded onto a die that is not the host's */
 };

@@ -61,7 +61,7 @@ static struct cf_part part_of(const struct cf_placer *p, const struct cf_estimat
     if (last) part.weights_bytes = cf_add(part.weights_bytes, est->output_bytes);
     if (last && !first) part.weights_bytes = cf_add(part.weights_bytes, est->tied_bytes);
     part.kv_bytes = cf_add(p->kv[to] - p->kv[from], est->die_kv_bytes);
-    part.scratch_bytes = est->scratch_bytes;
+    part.scratch_bytes = last ? cf_add(est->scratch_bytes, est->logits_bytes) : est->scratch_bytes;
     return part;
 }
 

@@ -180,7 +180,7 @@ static void unload(struct planner *p) {
 
 /* --- what has to be loaded -------------------------------------------------------------------------------------------------- */
 static uint64_t total_bytes(const struct cf_estimate *est) {
-    uint64_t n = cf_add(cf_add(est->input_bytes, est->output_bytes), cf_add(est->die_kv_bytes, est->scratch_bytes));
+    uint64_t n = cf_add(cf_add(est->input_bytes, est->output_bytes), cf_add(est->die_kv_bytes, cf_add(est->scratch_bytes, est->logits_bytes)));
     for (size_t i = 0; i < est->n_layers; i++) n = cf_add(n, cf_add(est->layer_bytes[i], est->layer_kv_bytes[i]));
     return n;
 }

@@ -76,8 +76,8 @@ static int fill(struct pd_estimate *p, const char *path, const struct cf_model *
     p->v.input_bytes = est.input_bytes;
     p->v.output_bytes = est.output_bytes;
     p->v.tied_bytes = est.tied_bytes;
-    /* the logits are on the last layer's die only; the planner counts scratch alike on each, which is never too little */
-    p->v.scratch_bytes = est.scratch_bytes + est.logits_bytes;
+    p->v.scratch_bytes = est.scratch_bytes;
+    p->v.logits_bytes = est.logits_bytes;
     p->v.host_bytes = est.host_bytes;
     p->v.staging_bytes = est.staging_bytes;
     return FO_OK;

@@ -28,7 +28,7 @@ static const char full[] =
     "\"failures\": 2, \"retry_at_ms\": 9, \"last_error\": \"e\"}], \"estimates\": [{\"path\": \"c.gguf\", \"ctx_declared\": -1, "
     "\"max_sessions\": 4, \"max_concurrent\": 2, \"ctx_cap\": 8192, \"error\": \"no\", \"layer_bytes\": [1, 2], \"layer_kv_bytes\": [3, "
     "4], "
-    "\"input_bytes\": 5, \"output_bytes\": 6, \"tied_bytes\": 7, \"die_kv_bytes\": 8, \"scratch_bytes\": 9, \"host_bytes\": 10, "
+    "\"input_bytes\": 5, \"output_bytes\": 6, \"tied_bytes\": 7, \"die_kv_bytes\": 8, \"scratch_bytes\": 9, \"logits_bytes\": 12, \"host_bytes\": 10, "
     "\"staging_bytes\": 11}]}";
 
 static struct cf_facts *parse(const char *json) {
@@ -62,6 +62,7 @@ static void reads_every_field(void **state) {
     assert_int_equal(est->ctx_declared, CF_AUTO);
     assert_int_equal(est->layer_kv_bytes[1], 4);
     assert_int_equal(est->staging_bytes, 11);
+    assert_int_equal(est->logits_bytes, 12);
     cf_facts_free(f);
 }
 

@@ -49,6 +49,7 @@ static void bench_make(struct bench *b, struct fo_rng *rng) {
     b->est.tied_bytes = fo_rng_u64(rng) % 2 ? b->est.input_bytes : 0;
     b->est.die_kv_bytes = fo_rng_u64(rng) % 2;
     b->est.scratch_bytes = fo_rng_u64(rng) % 4;
+    b->est.logits_bytes = fo_rng_u64(rng) % 4;
     b->est.host_bytes = fo_rng_u64(rng) % 3;
     b->est.staging_bytes = fo_rng_u64(rng) % 3;
     assert_int_equal(cf_placer_init(&b->placer, &b->f, &b->region, &e), FO_OK);
@@ -60,7 +61,7 @@ static uint64_t bytes_on(const struct bench *b, size_t from, size_t to) {
     uint64_t n = b->est.scratch_bytes + b->est.die_kv_bytes;
     for (size_t i = from; i < to; i++) n += b->layers[i] + b->kv[i];
     if (from == 0) n += b->est.input_bytes;
-    if (to == b->est.n_layers) n += b->est.output_bytes + (from ? b->est.tied_bytes : 0);
+    if (to == b->est.n_layers) n += b->est.output_bytes + b->est.logits_bytes + (from ? b->est.tied_bytes : 0);
     return n;
 }
 

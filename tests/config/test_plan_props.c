@@ -158,6 +158,7 @@ static void add_estimate(struct random_world *w, const struct cf_model *m) {
     e->tied_bytes = file == 2 ? 5 : 0;
     e->die_kv_bytes = 1;
     e->scratch_bytes = (uint64_t)m->max_concurrent;
+    e->logits_bytes = file % 2;
     e->host_bytes = 1;
     e->staging_bytes = file;
 }
