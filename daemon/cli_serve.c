@@ -235,7 +235,7 @@ int pd_cli_serve(const struct pd_cli_args *a) {
         printf("backend=%s build=%s accelerator=%s\ndies=%d\n", backend, pn_build(), found.n ? found.dies[0].kind : "none", found.n);
         fflush(stdout);
         pd_log_open(areas);
-        rc = pd_serve(&r, &(struct pd_serve_opts){ .isa = a->isa, .no_mmap = a->no_mmap });
+        rc = pd_serve(&r, &(struct pd_serve_opts){ .isa = a->isa, .no_mmap = a->no_mmap, .must_serve = true });
     }
     pd_reading_done(&r);
     fo_buf_done(&y);

@@ -70,7 +70,7 @@ struct pd_loop {
     struct cf_plan *plan;
     struct pd_counted_manifest *plan_manifest;
     uint64_t asked;
-    bool settled, first_pass_over, draining, probe_failed;
+    bool settled, first_pass_over, draining, probe_failed, useless;
     uint64_t backoff_ms, next_look_ms, step_started_ms, extended_ms;
 
     uint64_t watchdog_ms;  /* systemd's; 0 = none */
@@ -698,14 +698,18 @@ static int make_plan(struct pd_loop *l, struct fo_err *e) {
 
 static void first_pass(struct pd_loop *l) {
     size_t failed = 0, serving = 0;
+    char name[160], why[448];
     struct pd_view *v = pd_app_view(l->app);
     for (size_t i = 0; i < v->n; i++) {
         serving += v->entries[i].declared && v->entries[i].state == PD_MODEL_READY;
-        failed += v->entries[i].declared && (v->entries[i].state == PD_MODEL_FAILED || v->entries[i].state == PD_MODEL_REFUSED);
+        bool bad = v->entries[i].declared && (v->entries[i].state == PD_MODEL_FAILED || v->entries[i].state == PD_MODEL_REFUSED);
+        failed += bad;
+        if (bad && l->opts.must_serve) fo_log(FO_LOG_ERROR, "serve", "event=model_unusable model=%s reason=%s", pd_log_quote(v->entries[i].decl->name, name, sizeof name), pd_log_quote(v->entries[i].reason, why, sizeof why));
     }
-    fo_log(FO_LOG_INFO, "serve", "event=ready models=%zu serving=%zu failed=%zu", l->manifest->m->n_models, serving, failed);
+    l->useless = l->opts.must_serve && failed == l->manifest->m->n_models;
+    if (!l->useless) fo_log(FO_LOG_INFO, "serve", "event=ready models=%zu serving=%zu failed=%zu", l->manifest->m->n_models, serving, failed);
+    if (!l->useless) pd_notify_ready();
     pd_view_put(v);
-    pd_notify_ready();
 }
 
 static void think(struct pd_loop *l) {
@@ -856,12 +860,13 @@ static void drain(struct pd_loop *l) {
     _exit(0);
 }
 
-void pd_loop_run(struct pd_loop *l) {
+bool pd_loop_run(struct pd_loop *l) {
     for (;;) {
         bool changed = false;
         take_asks(l);
         look(l, &changed);
         if (changed || due(l)) think(l);
+        if (l->useless) break;
         feed_watchdog(l);
         extend(l);
         int sig = wait_event(l, next_timeout(l));
@@ -874,6 +879,7 @@ void pd_loop_run(struct pd_loop *l) {
         }
     }
     drain(l);
+    return !l->useless;
 }
 
 /* --- making and freeing --- */

@@ -19,6 +19,7 @@ struct pd_loop_opts {
     const char *state_dir; /* where the last accepted manifest is kept; NULL = nowhere */
     const char *isa;
     bool no_mmap;
+    bool must_serve; /* as in struct pd_serve_opts */
 };
 
 /* Takes the reading's manifest over (a good one). `generation` is what it was accepted as before, 0 = it is new. `bad_report` is not NULL
@@ -30,7 +31,7 @@ int pd_loop_new(struct pd_app *app, struct pd_reading *r, uint64_t generation, c
  * manifest. */
 struct pd_http_limits;
 void pd_loop_limits(const struct cf_manifest *m, struct pd_http_limits *ret);
-/* Until SIGTERM or SIGINT; then drains. A second SIGINT ends the process at once. */
-void pd_loop_run(struct pd_loop *l);
+/* Until SIGTERM or SIGINT; then drains. A second SIGINT ends the process at once. False when it ended because no model can serve (must_serve). */
+bool pd_loop_run(struct pd_loop *l);
 /* After the engine's models are gone: closes the dies. NULL is allowed. */
 void pd_loop_free(struct pd_loop *l);

@@ -40,7 +40,7 @@ static int open_http(struct pd_app *app, const struct cf_manifest *m, struct fo_
 int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
     struct pd_app app;
     struct pd_loop *loop = NULL;
-    struct pd_loop_opts loop_opts = { .config = opts->config, .dir = opts->dir, .state_dir = opts->state_dir, .isa = opts->isa, .no_mmap = opts->no_mmap };
+    struct pd_loop_opts loop_opts = { .config = opts->config, .dir = opts->dir, .state_dir = opts->state_dir, .isa = opts->isa, .no_mmap = opts->no_mmap, .must_serve = opts->must_serve };
     struct fo_err e;
     sigset_t mask;
     /* hundreds of connection threads would each keep their own heap arena */
@@ -59,7 +59,7 @@ int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
     if (code == FO_OK) code = pd_loop_new(&app, r, opts->generation, opts->bad_report, &loop_opts, &loop, &e);
     if (code == FO_OK) code = pd_http_start(app.http, &e);
     if (code == FO_OK) {
-        pd_loop_run(loop);
+        if (!pd_loop_run(loop)) status = PD_CANNOT_SERVE;
     } else {
         char why[512];
         fo_log(FO_LOG_ERROR, "serve", "event=cannot_start code=%s reason=%s", fo_code_name(e.code), pd_log_quote(e.msg, why, sizeof why));

@@ -11,6 +11,7 @@ struct pd_serve_opts {
     const char *state_dir;  /* where the last accepted manifest is kept; NULL = nowhere */
     const char *isa;        /* cpu overlay, NULL = auto */
     bool no_mmap;
+    bool must_serve;        /* ends with PD_CANNOT_SERVE when the first pass is over and no model serves: nobody changes what cannot be changed */
     uint64_t generation;    /* what the manifest was accepted as by the process before; 0 = it is new */
     const char *bad_report; /* the manifest is the kept copy, because the file is bad: why; NULL */
 };

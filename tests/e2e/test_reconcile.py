@@ -850,6 +850,21 @@ def test_flags_after_a_model_belong_to_it(scripts, serve):
     assert placements(get, "small") == [["s1"]] and placements(get, "other") == [["s0", "s1"]]
 
 
+def test_serve_ends_with_the_reason_when_nothing_can_be_served(scripts, serve, tmp_path):
+    """A daemon waits for its file to come; a command line says so and ends. One model that serves is enough to go on."""
+    def run(*args, sim):
+        return subprocess.run([str(BUILD / "pantheon-cpu"), "serve", "--port", str(free_port()), *map(str, args)], capture_output=True, text=True, timeout=20 * SLOW,
+                              env={**os.environ, "PANTHEON_SIM": sim}, cwd=ROOT)
+
+    bad = tmp_path / "bad.gguf"
+    bad.write_bytes(b"GGUF" + bytes(100))
+    for args, sim, why in ((["--model", tmp_path / "none.gguf"], "", "none.gguf"), (["--model", bad], "", "bad.gguf"),
+                           (["--model", scripts["half"], "--dies", "0"], "s0:16MiB", "needs"), (["--model", scripts["small"], "--dies", "0"], "s0:300MiB,alloc fails", "s0")):
+        p = run(*args, sim=sim)
+        assert p.returncode == 1 and re.search(f"event=model_unusable .*{why}", p.stderr) and "event=ready" not in p.stderr, p.stderr
+    assert serve("--model", bad, "--model", scripts["small"])("/ready")[0] == 200
+
+
 def test_what_serve_cannot_mean_is_refused(scripts):
     run = lambda *a, env=None: subprocess.run([BUILD / "pantheon-cpu", "serve", "--port", "0", *map(str, a)], capture_output=True, text=True, env={**os.environ, **(env or {})}, cwd=ROOT, timeout=20 * SLOW)
     for args, env, words in [
