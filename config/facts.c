@@ -77,6 +77,7 @@ static const struct row die_rows[] = {
     { CHARS(struct cf_die_fact, reason) },
     { R(F_FLAG, struct cf_die_fact, host) },
     { R(F_FLAG, struct cf_die_fact, accelerator) },
+    { R(F_U32, struct cf_die_fact, contexts) },
 };
 ROWS(die, struct cf_die_fact);
 

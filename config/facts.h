@@ -20,6 +20,7 @@ struct cf_die_fact {
     char reason[128]; /* why it is lost */
     bool host;        /* its memory is host RAM (cpu): counted against the host's gate too */
     bool accelerator;
+    uint32_t contexts; /* that this process holds on it: 0 lets it idle */
 };
 
 enum cf_limited_by { CF_BY_MEMINFO, CF_BY_CGROUP2, CF_BY_CGROUP1 };

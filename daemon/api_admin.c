@@ -37,8 +37,11 @@ static int64_t now_ms(void) {
 
 /* "localhost", "127.0.0.1:8080", "[::1]": a name that a page of the wider web cannot have. */
 static bool loopback_host(const char *host) {
-    size_t n = strcspn(host, ":");
-    if (*host == '[') return strncmp(host, "[::1]", 5) == 0 && (host[5] == '\0' || host[5] == ':');
+    size_t n = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
+    if (n > strlen(host)) return false;
+    const char *port = host + n;
+    if (*port && (*port != ':' || strspn(port + 1, "0123456789") != strlen(port + 1))) return false;
+    if (*host == '[') return n == 5 && strncmp(host, "[::1]", 5) == 0;
     if (n == 9 && strncasecmp(host, "localhost", 9) == 0) return true;
     return n >= 7 && strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") == n;
 }
@@ -409,6 +412,11 @@ void pd_post_admin_reconcile(struct pd_app *app, struct pd_call *c, const char *
     bool late, applied;
     (void)param;
     if (query_get(c, "if_generation", value, sizeof value)) {
+        if (!*value || strspn(value, "0123456789") != strlen(value)) {
+            pd_error_set(&x, PD_ERR_INVALID, "if_generation", "if_generation takes a number.");
+            pd_error_reply(c, &x);
+            return;
+        }
         struct pd_view *v = pd_app_view(app);
         uint64_t is = v->manifest->generation;
         pd_view_put(v);

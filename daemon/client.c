@@ -51,6 +51,7 @@ int pd_client_call(const struct pd_client *c, const char *method, const char *pa
     fo_buf_init(&s.line, MAX_LINE);
     curl_easy_setopt(curl, CURLOPT_URL, url);
     if (c->socket) curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, c->socket);
+    curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(curl, CURLOPT_NOPROXY, "*");
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
     curl_easy_setopt(curl, CURLOPT_CUSTOMREQUEST, method);

@@ -67,7 +67,7 @@ static uint64_t sub(uint64_t a, uint64_t b) {
 static void fill_die(const struct pd_world *w, const struct pd_die *d, const struct pd_hostmem *host, struct cf_die_fact *ret) {
     struct fo_err e;
     uint64_t total = 0, free_bytes = 0;
-    *ret = (struct cf_die_fact){ .reserve_bytes = d->reserve_bytes, .health = d->lost ? CF_HEALTH_LOST : CF_HEALTH_OK, .host = d->host, .accelerator = !d->host };
+    *ret = (struct cf_die_fact){ .reserve_bytes = d->reserve_bytes, .health = d->lost ? CF_HEALTH_LOST : CF_HEALTH_OK, .host = d->host, .accelerator = !d->host, .contexts = fo_device_contexts(d->dev) };
     snprintf(ret->name, sizeof ret->name, "%s", d->name);
     snprintf(ret->kind, sizeof ret->kind, "%s", d->dev->kind);
     snprintf(ret->address, sizeof ret->address, "%s", d->dev->die.address);

@@ -260,7 +260,7 @@ static int conclude(const struct args *a, const json_t *result) {
 
 static bool timeout_of(const struct args *a, uint64_t *ret_ms) {
     *ret_ms = 3600 * 1000;
-    return !a->timeout || fo_parse_ms(a->timeout, ret_ms);
+    return !a->timeout || (fo_parse_ms(a->timeout, ret_ms) && *ret_ms > 0); /* 0 would be none at all */
 }
 
 /* The daemon reads its own file: applying another one would do nothing and say that it did. */
@@ -381,18 +381,26 @@ static int do_status(const struct args *a) {
         json_decref(o);
         fo_buf_done(&out);
         if (a->watch) sleep(WATCH_S);
-    } while (a->watch);
+    } while (a->watch && !ferror(stdout));
     pd_reading_done(&r);
     return rc;
 }
 
 /* --- the command line --- */
 
+static void print_check(const struct args *a, bool good, const struct pd_reading *r) {
+    json_t *o = json_pack("{s:s, s:b, s:I, s:s}", "manifest", a->manifest, "good", good, "models", (json_int_t)(good ? r->manifest->n_models : 0), "report", r->report ? r->report : "");
+    if (o) json_dumpf(o, stdout, JSON_COMPACT);
+    json_decref(o);
+    putchar('\n');
+}
+
 static int run(const struct args *a) {
     struct pd_reading r;
     if (a->check) {
-        bool good = read_manifest(a, &r);
-        if (good) printf("%s: good, %zu model%s\n", a->manifest, r.manifest->n_models, r.manifest->n_models == 1 ? "" : "s");
+        bool good = a->json ? pd_source_read(a->manifest, &r) : read_manifest(a, &r);
+        if (a->json) print_check(a, good, &r);
+        else if (good) printf("%s: good, %zu model%s\n", a->manifest, r.manifest->n_models, r.manifest->n_models == 1 ? "" : "s");
         pd_reading_done(&r);
         return good ? 0 : FAILED;
     }
@@ -452,5 +460,8 @@ int main(int argc, char **argv) {
     if (optind < argc) a.manifest = argv[optind++];
     if (optind < argc) return usage(": one manifest at a time", argv[optind]);
     const char *why = conflict(&a);
-    return why ? usage(why, "") : run(&a);
+    int rc = why ? usage(why, "") : run(&a);
+    if (fflush(stdout) == 0 && !ferror(stdout)) return rc;
+    fputs("pantheon-reconcile: the output cannot be written\n", stderr);
+    return FAILED;
 }

@@ -17,7 +17,7 @@ static const char full[] =
     "\"kind\": "
     "\"sim\", \"address\": \"a\", \"model\": \"m\", \"total_bytes\": 1, \"reserve_bytes\": 2, \"ours_bytes\": 3, \"foreign_bytes\": 4, "
     "\"health\": "
-    "\"lost\", \"reason\": \"r\", \"host\": true, \"accelerator\": true}], \"instances\": [{\"name\": \"chat\", \"replica\": 1, "
+    "\"lost\", \"reason\": \"r\", \"host\": true, \"accelerator\": true, \"contexts\": 6}], \"instances\": [{\"name\": \"chat\", \"replica\": 1, "
     "\"generation\": 2, "
     "\"state\": \"draining\", \"spec\": {\"name\": \"chat\", \"source\": {\"path\": \"c.gguf\"}, \"replicas\": [[\"s0\"], [\"s1\", "
     "\"s2\"]], "
@@ -49,6 +49,7 @@ static void reads_every_field(void **state) {
     assert_int_equal(d->total_bytes + 10 * d->reserve_bytes + 100 * d->ours_bytes + 1000 * d->foreign_bytes, 4321);
     assert_int_equal(d->health, CF_HEALTH_LOST);
     assert_true(d->host && d->accelerator);
+    assert_int_equal(d->contexts, 6);
     const struct cf_instance *i = &f->instances[0];
     assert_int_equal(i->state, CF_I_DRAINING);
     assert_string_equal(i->spec->replicas[1].names[1], "s2");

@@ -101,6 +101,49 @@ def test_pain_06_what_was_measured_is_what_was_estimated(scripts, models, start)
         assert die["foreign_bytes"] == 0, "the driver's figure is ours to the byte"
 
 
+def test_pain_01_no_request_outgrows_memory(scripts, start):
+    """All that four streams will need was taken at load: a die that gives nothing after that ends none of them."""
+    d = start(declared(("a", scripts["small"], "max_concurrent: 4\nmax_sessions: 4\nctx_cap: 1024"), s0=("300MB", "alloc 5- fails")))
+    streams = [d.stream(model="a", max_tokens=900) for _ in range(4)]
+    got = [None] * 4
+
+    def read(i):
+        got[i] = streams[i].chunks()
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(4)]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    assert all(g and g[-1]["choices"][0]["finish_reason"] == "length" for g in got) and d.process.poll() is None
+    assert model(d, "a")["counters"]["loads"] == 1 and model(d, "a")["counters"]["failed"] == 0
+
+
+def test_pain_13_an_unloaded_model_leaves_nothing_on_its_die(scripts, start):
+    d = start(declared(("a", scripts["small"]), s0=("300MB", "")))
+    for _ in range(20):
+        assert d.post("/admin/models/unload?wait=1", {"name": "a"}).status == 200
+        die = admin(d, "/admin/dies")["dies"][0]
+        assert die["ours_bytes"] == die["foreign_bytes"] == 0 and die["contexts"] == 0, die
+        assert d.post("/admin/models/load?wait=1", {"name": "a"}).status == 200
+        assert admin(d, "/admin/dies")["dies"][0]["contexts"] == 1
+
+
+def test_pain_70_names_states_and_versions_mean_what_they_say(scripts, start):
+    """A model renamed, one declared absent, a name twice and a version of tomorrow: no phantom, no guess. tests/cases/plan has a hundred plans more."""
+    d = start(declared(("a", scripts["small"]), ("off", scripts["small"], "state: absent")))
+    names = lambda: sorted(m["id"] for m in d.get("/v1/models").json["data"])
+    assert names() == ["a", "off"] and model(d, "off")["counters"]["loads"] == 0
+    d.write(declared(("b", scripts["small"]), ("off", scripts["small"], "state: absent")))
+    assert reconcile(d).status == 200 and names() == ["b", "off"]
+    assert d.chat(model="a").status == 404 and d.chat(model="b", max_tokens=1).status == 200 and [m["name"] for m in admin(d)["models"]] == ["b", "off"]
+    for bad, why in ((declared(("b", scripts["small"]), ("b", scripts["half"])), "'b'"), (declared(("b", scripts["small"])).replace("version: 1", "version: 2"), "version")):
+        d.write(bad)
+        r = reconcile(d)
+        assert r.status == 400 and why in r.json["report"], r.body
+    assert names() == ["b", "off"] and admin(d)["generation"] == 2
+
+
 def test_priority_goes_before_order(scripts, start):
     d = start(declared(("a", scripts["big"]), ("b", scripts["big"], "priority: 5"), s0=("300MB", "")))
     assert model(d, "b")["status"] == "ready" and model(d, "a")["status"] == "refused"
@@ -543,6 +586,9 @@ def test_bad_admin_requests_are_explained(scripts, start):
         r = d.post(f"/admin/models/{path}", body)
         assert (r.status, r.error["param"]) == (status, param), (path, body, r.body)
     assert "did you mean 'ctx_cap'" in d.post("/admin/models/load", {"name": "n", "source": {"path": "/x"}, "ctx_kap": 1}).error["message"]
+    for value in ("", "x", "1x", "-1"):
+        r = d.post(f"/admin/reconcile?if_generation={value}", None)
+        assert r.status == 400 and r.error["param"] == "if_generation", value
     r = d.post("/admin/reconcile?if_generation=7", None)
     assert r.status == 409 and r.error["code"] == "conflict"
     assert cli(d, "--reload", "--wait", "--if-generation", "7").returncode == 1 and cli(d, "--reload", "--wait", "--if-generation", "1").returncode == 0
@@ -568,6 +614,8 @@ def test_administration_is_for_the_socket_and_this_machine(scripts, start):
         assert r.status == 200 and [x["name"] for x in json.loads(r.read())["dies"]] == ["s0", "s1"]
     for host in ("localhost", "127.0.0.1:8080", "[::1]:80", "LOCALHOST:1"):
         assert d.get("/admin/dies", headers={"Host": host}).status == 200, host
+    for host in ("127.0.0.1:80@evil.example", "localhost:evil.example", "[::1].evil.example", "[::1", "127.0.0.1 evil.example", "0.0.0.0"):
+        assert d.get("/admin/dies", headers={"Host": host}).status in (400, 403), host
     for headers in ({"Host": "evil.example"}, {"Host": "127.evil.example"}, {"Host": "localhost.evil.example"}, {"Origin": "http://localhost"}, {"Forwarded": "for=1.2.3.4"},
                     {"X-Forwarded-For": "1.2.3.4"}, {"X-Forwarded-Host": "localhost"}, {"Host": "127.0.0.1", "x-forwarded-proto": "http"}):
         r = d.get("/admin/dies", headers=headers)
@@ -617,6 +665,30 @@ def test_status_is_a_table(scripts, start):
     p = cli(d, "--status")
     assert p.returncode == 0 and "ManifestValid=True" in p.stdout and re.search(r"^a +ready +s0 ", p.stdout, re.M) and re.search(r"^b +refused ", p.stdout, re.M), p.stdout
     assert len(json.loads(cli(d, "--status", "--json").stdout)["models"]) == 2
+    for args in ("--status", "--plan", "--check", "--json"):
+        with open("/dev/full", "w") as full:
+            p = subprocess.run([str(BUILD / "pantheon-reconcile"), args, str(d.manifest)], stdout=full, stderr=subprocess.PIPE, text=True, timeout=30 * SLOW)
+        assert p.returncode == 1 and "cannot be written" in p.stderr, args
+
+
+def test_status_can_be_watched_and_interrupted(scripts, start):
+    d = start(declared(("a", scripts["small"])))
+    p = subprocess.Popen([str(BUILD / "pantheon-reconcile"), "--status", "--watch", "--socket", d.socket, str(d.manifest)], stdout=subprocess.PIPE, text=True)
+    for _ in range(2):
+        assert any("MODEL" in p.stdout.readline() for _ in range(8))
+    p.send_signal(signal.SIGINT)
+    assert p.wait(5 * SLOW) == -signal.SIGINT
+
+
+def test_a_socket_without_permission_says_so(scripts, start):
+    if os.getuid() != 0:
+        pytest.skip("needs another user")
+    d = start(declared(("a", scripts["small"])))
+    os.chmod(d.socket_dir, 0o755)
+    p = subprocess.run([str(BUILD / "pantheon-reconcile"), "--status", "--socket", d.socket, "/none"], capture_output=True, text=True, user=65534, group=65534, extra_groups=[], timeout=30 * SLOW)
+    assert p.returncode == 1 and "Permission denied" in p.stderr, p.stderr
+    p = subprocess.run([str(BUILD / "pantheon-reconcile"), "--status", "--url", f"http://127.0.0.1:{d.port}", "/none"], capture_output=True, text=True, user=65534, group=65534, extra_groups=[], timeout=30 * SLOW)
+    assert p.returncode == 0 and "ready" in p.stdout, p.stderr
 
 
 def test_applying_waits_no_longer_than_told(scripts, start):
@@ -642,11 +714,13 @@ def test_without_a_daemon_it_says_so(tmp_path):
     good = tmp_path / "m.yaml"
     good.write_text(f"version: 1\nserver: {{ admin_socket: {tmp_path}/none.sock }}\nmodels: []\n")
     run = lambda *a: subprocess.run([BUILD / "pantheon-reconcile", *a], capture_output=True, text=True)
-    assert run("--check", good).returncode == 0
+    assert run("--check", good).returncode == 0 and json.loads(run("--check", "--json", good).stdout)["good"] is True
+    p = run("--check", "--json", tmp_path / "absent")
+    assert p.returncode == 1 and "absent" in json.loads(p.stdout)["report"] and not p.stderr
     for args in ([good], ["--plan", good], ["--status", good], ["--reload", "--wait", good]):
         p = run(*args)
         assert p.returncode == 1 and "no daemon answers at" in p.stderr and "none.sock" in p.stderr, p.stderr
-    for args in (["--nonsense"], ["--check", "--plan"], ["--wait"], ["--watch"], ["--facts", "x"], ["--if-generation", "x"], ["a", "b"], ["--socket", "a", "--url", "b"], ["--timeout", "soon", good]):
+    for args in (["--nonsense"], ["--check", "--plan"], ["--wait"], ["--watch"], ["--facts", "x"], ["--if-generation", "x"], ["a", "b"], ["--socket", "a", "--url", "b"], ["--timeout", "soon", good], ["--timeout", "0s", good]):
         assert run(*args).returncode == 64, args
     assert run("--help").returncode == 0 and run("--version").stdout.startswith("Pantheon v")
 
