@@ -95,8 +95,9 @@ def test_pain_06_what_was_measured_is_what_was_estimated(scripts, models, start)
         copy = m["placement"][0]
         assert len(copy["estimated"]) == len(copy["measured"])
         for was, is_ in zip(copy["estimated"], copy["measured"]):
-            for part in ("die", "weights_bytes", "kv_bytes", "scratch_bytes"):
-                assert was[part] == is_[part], (m["name"], part, was, is_)
+            slack = 0 if SLOW == 1 else 256  # debug builds put redzones between what the arena gives
+            for part in ("weights_bytes", "kv_bytes", "scratch_bytes"):
+                assert was["die"] == is_["die"] and abs(was[part] - is_[part]) <= slack, (m["name"], part, was, is_)
     for die in admin(d, "/admin/dies")["dies"]:
         assert die["foreign_bytes"] == 0, "the driver's figure is ours to the byte"
 
