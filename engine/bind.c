@@ -60,6 +60,12 @@ int pn_key_f32(const struct fo_gguf *g, const char *arch, const char *suffix, fl
     return FO_OK;
 }
 
+int pn_key_str_opt(const struct fo_gguf *g, const char *arch, const char *suffix, struct fo_str *inout, struct fo_err *e) {
+    char key[KEY_MAX];
+    if (!fo_gguf_find(g, key_name(key, arch, suffix))) return FO_OK;
+    return fo_gguf_get_str(g, key, inout, e);
+}
+
 int pn_key_refuse(const struct fo_gguf *g, const char *arch, const char *suffix, struct fo_err *e) {
     char key[KEY_MAX];
     const struct fo_gguf_kv *kv = fo_gguf_find(g, key_name(key, arch, suffix));

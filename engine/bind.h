@@ -14,6 +14,7 @@ struct fo_device;
 struct fo_err;
 struct fo_gguf;
 struct fo_gguf_tensor;
+struct fo_str;
 
 /* --- hyperparameters: key is "<arch>.<suffix>"; a value outside [min, max] is FO_EFORMAT with value and bounds --- */
 int pn_key_u32(const struct fo_gguf *g, const char *arch, const char *suffix, uint32_t min, uint32_t max, uint32_t *ret, struct fo_err *e);
@@ -21,6 +22,8 @@ int pn_key_u32(const struct fo_gguf *g, const char *arch, const char *suffix, ui
 int pn_key_u32_opt(const struct fo_gguf *g, const char *arch, const char *suffix, uint32_t min, uint32_t max, uint32_t *inout, struct fo_err *e);
 int pn_key_f32(const struct fo_gguf *g, const char *arch, const char *suffix, float min, float max, float *ret, struct fo_err *e);
 int pn_key_f32_opt(const struct fo_gguf *g, const char *arch, const char *suffix, float min, float max, float *inout, struct fo_err *e);
+/* *ret keeps its value when the key is absent; text in the map. */
+int pn_key_str_opt(const struct fo_gguf *g, const char *arch, const char *suffix, struct fo_str *inout, struct fo_err *e);
 /* FO_EUNSUPPORTED naming the key and its value when it is there with anything but a neutral value: "none" or "" (text), 0 or 1
  * (numbers), false. */
 int pn_key_refuse(const struct fo_gguf *g, const char *arch, const char *suffix, struct fo_err *e);

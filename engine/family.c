@@ -6,6 +6,9 @@
 
 static const struct pn_family *const families[] = {
     &pn_family_llama, /* Llama 1 to 3, Mistral, SmolLM, TinyLlama and whoever else kept the shape */
+    &pn_family_qwen2, /* Qwen2 and 2.5 */
+    &pn_family_qwen3, /* Qwen3, dense */
+    &pn_family_phi3,  /* Phi-3, Phi-4 mini */
     &pn_family_script, /* says what its file tells it: for tests */
 };
 enum { N_FAMILIES = sizeof families / sizeof families[0] };

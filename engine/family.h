@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/rope.h"
 #include "foundry/ops.h"
 
 struct fo_arena;
@@ -30,6 +31,8 @@ struct pn_hparams {
     uint32_t n_rot;                       /* dimensions of a head that rotate: even, <= head_dim */
     uint32_t window;                      /* sliding window in positions, 0 = none */
     float rms_eps, rope_base;
+    struct pn_rope_scaling rope;
+    uint32_t ctx_cap; /* set by the model between probe and bind: what a sequence may hold */
 };
 
 /* Scratch of a step, on the device. Row counts are at most those of the layout. */
@@ -78,4 +81,4 @@ const struct pn_family *pn_family_find(const char *arch, size_t len);
 /* "llama, ...": the architectures of this build, for refusals. Returns `out`. */
 const char *pn_family_list(char *out, size_t size);
 
-extern const struct pn_family pn_family_llama, pn_family_script;
+extern const struct pn_family pn_family_llama, pn_family_phi3, pn_family_qwen2, pn_family_qwen3, pn_family_script;

@@ -80,8 +80,8 @@ static int limit(const char *what, uint32_t asked, uint32_t unset, uint32_t max,
 
 static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, struct fo_err *e) {
     struct pn_model_info *i = &m->info;
-    if (pn_budget_ctx_cap(o->ctx_cap, m->h.n_ctx_train, &i->ctx_cap, e) ||
-        limit("max_sessions", o->max_sessions, 1, MAX_SESSIONS, &i->max_sessions, e) ||
+    i->ctx_cap = m->h.ctx_cap;
+    if (limit("max_sessions", o->max_sessions, 1, MAX_SESSIONS, &i->max_sessions, e) ||
         limit("max_concurrent", o->max_concurrent, 1, MAX_CONCURRENT, &i->max_concurrent, e) ||
         limit("max_batch", o->max_batch, DEFAULT_BATCH, MAX_BATCH, &i->max_batch, e))
         return e->code;
@@ -228,7 +228,8 @@ int pn_model_prepare(struct pn_model *m, const struct pn_model_opts *o, struct f
     m->info.n_embd = m->h.n_embd;
     m->info.n_head = m->h.n_head;
     m->info.n_head_kv = m->h.n_head_kv;
-    if (choose_parts(m, o, e) || pn_bind_init(&m->bind, m->gguf, m->bind_dies, m->n_parts, &m->region, e) || m->family->bind(&m->bind, &m->h, &m->weights, e) ||
+    if (pn_budget_ctx_cap(o->ctx_cap, m->h.n_ctx_train, &m->h.ctx_cap, e) || choose_parts(m, o, e) ||
+        pn_bind_init(&m->bind, m->gguf, m->bind_dies, m->n_parts, &m->region, e) || m->family->bind(&m->bind, &m->h, &m->weights, e) ||
         pn_bind_complete(&m->bind, m->arch, e) || choose_limits(m, o, e) || measure(m, e))
         return e->code;
     return FO_OK;

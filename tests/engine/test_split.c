@@ -136,6 +136,43 @@ static void logits_are_those_of_one_device_bit_for_bit(void **state) {
     free(got);
 }
 
+static void every_family_is_the_same_on_dies_and_threads(void **state) {
+    (void)state;
+    static const float longer[16] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 };
+    static const struct odd families[] = {
+        { .arch = "qwen2", .biases = true },
+        { .arch = "qwen3", .qk_norm = true, .untied = true },
+        { .arch = "phi3", .fused = true, .untied = true, .rope_long = longer, .rope_short = longer },
+    };
+    struct fo_err e = { 0 };
+    struct fo_device_opts more_threads = { .n_threads = 3 };
+    struct fo_device *dies[] = { sim("s0", 64 * MIB, NULL), open_die("cpu", "", 0, NULL) }, *threads;
+    if (fo_device_open("cpu", "", &more_threads, &threads, &e)) fail_msg("%s", e.msg);
+    float *want = malloc(N_ROWS * VOCAB * sizeof *want), *got = malloc(N_ROWS * VOCAB * sizeof *got);
+    assert_true(want && got);
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        struct odd t = families[i];
+        t.n_layer = LAYERS;
+        t.n_vocab = VOCAB;
+        t.type = FO_Q8_0;
+        odd_write(odd_path(0), &t);
+        for (int how = 0; how < 3; how++) {
+            struct pn_model_opts o = opts();
+            o.dev = how == 1 ? threads : dies[1];
+            for (int p = 0; how == 2 && p < 2; p++) add_part(&o, dies[p], p ? LAYERS - 1 : 1);
+            struct pn_model *m = open_model(odd_path(0), &o);
+            run(m, how ? got : want);
+            if (how) assert_memory_equal(want, got, N_ROWS * VOCAB * sizeof *got);
+            pn_model_free(m);
+        }
+        unlink(odd_path(0));
+    }
+    free(want);
+    free(got);
+    fo_device_close(threads);
+    for (int p = 0; p < 2; p++) fo_device_close(dies[p]);
+}
+
 /* A debug build's redzones: in sums of layers, each part may be counted one of them and its rounding short. */
 #ifdef FO_DEBUG
 enum { SLACK = 64 };
@@ -417,6 +454,7 @@ static void a_die_lost_in_a_step_leaves_the_sequences_as_they_were(void **state)
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(logits_are_those_of_one_device_bit_for_bit),
+        cmocka_unit_test(every_family_is_the_same_on_dies_and_threads),
         cmocka_unit_test(measured_and_used_are_equal_on_each_die_and_estimates_add_up_to_them),
         cmocka_unit_test(a_die_of_exactly_the_size_that_is_needed_is_enough),
         cmocka_unit_test(refuses_parts_that_are_no_split),

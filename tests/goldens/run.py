@@ -87,7 +87,7 @@ class Runner:
         ids = prompt + greedy[:-1]
         out = os.path.join(self.work, re.sub(r"\W", "_", label + entry["logits"]))
         args = ["logits", "--model", path, "--tokens", ",".join(map(str, ids)), "--out", out]
-        if "n_ctx" in entry and len(ids) > 256:
+        if "n_ctx" in entry:  # which rope factors are chosen depends on it
             args += ["--ctx-cap", str(entry["n_ctx"])]
         rc, _, err = self.pantheon(*args, *(["--exact"] if exact else []))
         if rc != 0:

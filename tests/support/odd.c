@@ -39,6 +39,14 @@ static void put_key(struct out *o, const struct odd_key *k) {
     }
 }
 
+/* A key of the architecture. */
+static void key(struct out *o, const char *name, int kind, double number, const char *text);
+static void arch_key(struct out *o, const char *suffix, int kind, double number) {
+    char name[96];
+    snprintf(name, sizeof name, "%s.%s", o->t->arch ? o->t->arch : "llama", suffix);
+    key(o, name, kind, number, NULL);
+}
+
 /* The spec's own version of a key, if it has one, wins. */
 static void key(struct out *o, const char *name, int kind, double number, const char *text) {
     for (const struct odd_key *k = o->t->keys; k && k->key; k++)
@@ -82,33 +90,41 @@ void odd_write(const char *path, const struct odd *t) {
     uint32_t layers = or_else(t->n_layer, 2), embd = or_else(t->n_embd, 256), ff = or_else(t->n_ff, 256), heads = or_else(t->n_head, 8),
              kv = or_else(t->n_head_kv, 2), vocab = or_else(t->n_vocab, 96), hd = or_else(t->head_dim, embd / heads);
 
-    key(&o, "general.architecture", 's', 0, "llama");
+    key(&o, "general.architecture", 's', 0, t->arch ? t->arch : "llama");
     key(&o, "general.name", 's', 0, "tiny");
-    key(&o, "llama.block_count", 'u', layers, NULL);
-    key(&o, "llama.context_length", 'u', or_else(t->n_ctx, 256), NULL);
-    key(&o, "llama.embedding_length", 'u', embd, NULL);
-    key(&o, "llama.feed_forward_length", 'u', ff, NULL);
-    key(&o, "llama.attention.head_count", 'u', heads, NULL);
-    key(&o, "llama.attention.head_count_kv", 'u', kv, NULL);
-    key(&o, "llama.attention.layer_norm_rms_epsilon", 'f', 1e-5, NULL);
+    arch_key(&o, "block_count", 'u', layers);
+    arch_key(&o, "context_length", 'u', or_else(t->n_ctx, 256));
+    arch_key(&o, "embedding_length", 'u', embd);
+    arch_key(&o, "feed_forward_length", 'u', ff);
+    arch_key(&o, "attention.head_count", 'u', heads);
+    arch_key(&o, "attention.head_count_kv", 'u', kv);
+    arch_key(&o, "attention.layer_norm_rms_epsilon", 'f', 1e-5);
     if (t->head_dim) {
-        key(&o, "llama.attention.key_length", 'u', hd, NULL);
-        key(&o, "llama.attention.value_length", 'u', hd, NULL);
+        arch_key(&o, "attention.key_length", 'u', hd);
+        arch_key(&o, "attention.value_length", 'u', hd);
     }
-    if (t->window) key(&o, "llama.attention.sliding_window", 'u', t->window, NULL);
+    if (t->window) arch_key(&o, "attention.sliding_window", 'u', t->window);
     for (const struct odd_key *k = t->keys; k && k->key; k++) put_key(&o, k);
 
     float w = 0.12f;
     tensor(&o, "token_embd.weight", t->type, embd, vocab, 0, 1);
     for (uint32_t i = 0; i < layers; i++) {
         layer_tensor(&o, i, "attn_norm.weight", FO_F32, embd, 1, 1, 0.2f);
-        layer_tensor(&o, i, "attn_q.weight", t->type, embd, heads * hd, 0, w);
-        layer_tensor(&o, i, "attn_k.weight", t->type, embd, kv * hd, 0, w);
-        layer_tensor(&o, i, "attn_v.weight", t->type, embd, kv * hd, 0, w);
+        if (t->fused) {
+            layer_tensor(&o, i, "attn_qkv.weight", t->type, embd, (heads + 2 * kv) * hd, 0, w);
+        } else {
+            layer_tensor(&o, i, "attn_q.weight", t->type, embd, heads * hd, 0, w);
+            layer_tensor(&o, i, "attn_k.weight", t->type, embd, kv * hd, 0, w);
+            layer_tensor(&o, i, "attn_v.weight", t->type, embd, kv * hd, 0, w);
+        }
+        if (t->qk_norm) {
+            layer_tensor(&o, i, "attn_q_norm.weight", FO_F32, hd, 1, 1, 0.5f);
+            layer_tensor(&o, i, "attn_k_norm.weight", FO_F32, hd, 1, 1, 0.5f);
+        }
         layer_tensor(&o, i, "attn_output.weight", t->type, heads * hd, embd, 0, w);
         layer_tensor(&o, i, "ffn_norm.weight", FO_F32, embd, 1, 1, 0.2f);
-        layer_tensor(&o, i, "ffn_gate.weight", t->type, embd, ff, 0, w);
-        layer_tensor(&o, i, "ffn_up.weight", t->type, embd, ff, 0, w);
+        if (!t->fused) layer_tensor(&o, i, "ffn_gate.weight", t->type, embd, ff, 0, w);
+        layer_tensor(&o, i, "ffn_up.weight", t->type, embd, t->fused ? 2 * ff : ff, 0, w);
         layer_tensor(&o, i, "ffn_down.weight", t->type, ff, embd, 0, w);
         if (!t->biases) continue;
         layer_tensor(&o, i, "attn_q.bias", FO_F32, heads * hd, 1, 0, 0.5f);
@@ -122,6 +138,8 @@ void odd_write(const char *path, const struct odd *t) {
     tensor(&o, "output_norm.weight", FO_F32, embd, 1, 1, 0.2f);
     if (t->untied) tensor(&o, "output.weight", t->type, embd, vocab, 0, w);
     if (t->rope_freqs) put_tensor(&o, "rope_freqs.weight", FO_F32, hd / 2, 1, t->rope_freqs, 0, 0);
+    if (t->rope_long) put_tensor(&o, "rope_factors_long.weight", FO_F32, hd / 2, 1, t->rope_long, 0, 0);
+    if (t->rope_short) put_tensor(&o, "rope_factors_short.weight", FO_F32, hd / 2, 1, t->rope_short, 0, 0);
     for (const struct odd_tensor *x = t->tensors; x && x->name; x++)
         if (x->ne0) put_tensor(&o, x->name, (enum fo_dtype)x->type, x->ne0, x->ne1, NULL, 0, w);
 

@@ -1,4 +1,4 @@
-/* Llama-family GGUF files with every option of the family, as odd and as broken as wished: where the models of tiny.h are always good
+/* Decoder GGUF files (llama by default) with every option of the family, as odd and as broken as wished: where the models of tiny.h are always good
  * ones, these choose biases, windows, frequency divisors and head sizes, and replace or drop any key or tensor. */
 #pragma once
 #include <stdbool.h>
@@ -19,12 +19,16 @@ struct odd_tensor {
 };
 
 struct odd {
+    const char *arch;       /* NULL = "llama"; decides the keys' prefix, not the tensors */
     uint32_t n_layer, n_embd, n_ff, n_head, n_head_kv, n_vocab, n_ctx; /* 0 = 2, 256, 256, 8, 2, 96, 256 */
     uint32_t head_dim;      /* 0 = n_embd / n_head, and no key_length key */
     enum fo_dtype type;     /* of every matrix */
     bool untied, biases;
+    bool qk_norm;           /* attn_q_norm and attn_k_norm */
+    bool fused;             /* attn_qkv, and gate and up in ffn_up; only without biases */
     uint32_t window;        /* 0 = no key */
     const float *rope_freqs; /* [head_dim / 2], or NULL */
+    const float *rope_long, *rope_short; /* [head_dim / 2], or NULL: rope_factors_*.weight */
     uint64_t seed;
     const struct odd_key *keys;       /* or NULL */
     const struct odd_tensor *tensors; /* or NULL */
