@@ -1,5 +1,5 @@
 /* THE dtype table, and the two 16-bit float formats. Block sizes are those of the GGUF format (ggml project); the quantised types
- * are defined in quant_legacy.c and quant_k.c. */
+ * are defined in quant_legacy.c, quant_k.c, quant_iq.c and quant_fp4.c. */
 #include "foundry/dtype.h"
 
 #include <stdio.h>
@@ -37,40 +37,40 @@ static void bf16_from_f32(const float *in, void *blocks, size_t n) {
 
 /* clang-format off */
 static const struct fo_dtype_info table[FO_N_DTYPES] = {
-    /*             name      block bytes act      to_f32           from_f32 */
-    [FO_F32]     = { "F32",       1,   4, FO_F32,  f32_to_f32,      f32_from_f32 },
-    [FO_F16]     = { "F16",       1,   2, FO_F32,  f16_to_f32,      f16_from_f32 },
-    [FO_Q4_0]    = { "Q4_0",     32,  18, FO_Q8_0, fo_q4_0_to_f32,  fo_q4_0_from_f32 },
-    [FO_Q4_1]    = { "Q4_1",     32,  20, FO_Q8_0, fo_q4_1_to_f32,  fo_q4_1_from_f32 },
-    [FO_Q5_0]    = { "Q5_0",     32,  22, FO_Q8_0, NULL,            NULL },
-    [FO_Q5_1]    = { "Q5_1",     32,  24, FO_Q8_0, NULL,            NULL },
-    [FO_Q8_0]    = { "Q8_0",     32,  34, FO_Q8_0, fo_q8_0_to_f32,  fo_q8_0_from_f32 },
-    [FO_Q8_1]    = { "Q8_1",     32,  36, FO_Q8_0, NULL,            NULL },
-    [FO_Q2_K]    = { "Q2_K",    256,  84, FO_Q8_K, NULL,            NULL },
-    [FO_Q3_K]    = { "Q3_K",    256, 110, FO_Q8_K, NULL,            NULL },
-    [FO_Q4_K]    = { "Q4_K",    256, 144, FO_Q8_K, fo_q4_k_to_f32,  fo_q4_k_from_f32 },
-    [FO_Q5_K]    = { "Q5_K",    256, 176, FO_Q8_K, fo_q5_k_to_f32,  fo_q5_k_from_f32 },
-    [FO_Q6_K]    = { "Q6_K",    256, 210, FO_Q8_K, fo_q6_k_to_f32,  fo_q6_k_from_f32 },
-    [FO_Q8_K]    = { "Q8_K",    256, 292, FO_Q8_K, fo_q8_k_to_f32,  fo_q8_k_from_f32 },
-    [FO_IQ2_XXS] = { "IQ2_XXS", 256,  66, FO_Q8_K, NULL,            NULL },
-    [FO_IQ2_XS]  = { "IQ2_XS",  256,  74, FO_Q8_K, NULL,            NULL },
-    [FO_IQ3_XXS] = { "IQ3_XXS", 256,  98, FO_Q8_K, NULL,            NULL },
-    [FO_IQ1_S]   = { "IQ1_S",   256,  50, FO_Q8_K, NULL,            NULL },
-    [FO_IQ4_NL]  = { "IQ4_NL",   32,  18, FO_Q8_0, NULL,            NULL },
-    [FO_IQ3_S]   = { "IQ3_S",   256, 110, FO_Q8_K, NULL,            NULL },
-    [FO_IQ2_S]   = { "IQ2_S",   256,  82, FO_Q8_K, NULL,            NULL },
-    [FO_IQ4_XS]  = { "IQ4_XS",  256, 136, FO_Q8_K, NULL,            NULL },
-    [FO_I8]      = { "I8",        1,   1, FO_F32,  NULL,            NULL },
-    [FO_I16]     = { "I16",       1,   2, FO_F32,  NULL,            NULL },
-    [FO_I32]     = { "I32",       1,   4, FO_F32,  NULL,            NULL },
-    [FO_I64]     = { "I64",       1,   8, FO_F32,  NULL,            NULL },
-    [FO_F64]     = { "F64",       1,   8, FO_F32,  NULL,            NULL },
-    [FO_IQ1_M]   = { "IQ1_M",   256,  56, FO_Q8_K, NULL,            NULL },
-    [FO_BF16]    = { "BF16",      1,   2, FO_F32,  bf16_to_f32,     bf16_from_f32 },
-    [FO_TQ1_0]   = { "TQ1_0",   256,  54, FO_Q8_K, NULL,            NULL },
-    [FO_TQ2_0]   = { "TQ2_0",   256,  66, FO_Q8_K, NULL,            NULL },
-    [FO_MXFP4]   = { "MXFP4",    32,  17, FO_Q8_0, NULL,            NULL },
-    [FO_NVFP4]   = { "NVFP4",    64,  36, FO_Q8_0, NULL,            NULL },
+    /*             name      block bytes act      to_f32             from_f32 */
+    [FO_F32]     = { "F32",       1,   4, FO_F32,  f32_to_f32,        f32_from_f32 },
+    [FO_F16]     = { "F16",       1,   2, FO_F32,  f16_to_f32,        f16_from_f32 },
+    [FO_Q4_0]    = { "Q4_0",     32,  18, FO_Q8_0, fo_q4_0_to_f32,    fo_q4_0_from_f32 },
+    [FO_Q4_1]    = { "Q4_1",     32,  20, FO_Q8_0, fo_q4_1_to_f32,    fo_q4_1_from_f32 },
+    [FO_Q5_0]    = { "Q5_0",     32,  22, FO_Q8_0, fo_q5_0_to_f32,    fo_q5_0_from_f32 },
+    [FO_Q5_1]    = { "Q5_1",     32,  24, FO_Q8_0, fo_q5_1_to_f32,    fo_q5_1_from_f32 },
+    [FO_Q8_0]    = { "Q8_0",     32,  34, FO_Q8_0, fo_q8_0_to_f32,    fo_q8_0_from_f32 },
+    [FO_Q8_1]    = { "Q8_1",     32,  36, FO_Q8_0, NULL,              NULL },
+    [FO_Q2_K]    = { "Q2_K",    256,  84, FO_Q8_K, fo_q2_k_to_f32,    fo_q2_k_from_f32 },
+    [FO_Q3_K]    = { "Q3_K",    256, 110, FO_Q8_K, fo_q3_k_to_f32,    fo_q3_k_from_f32 },
+    [FO_Q4_K]    = { "Q4_K",    256, 144, FO_Q8_K, fo_q4_k_to_f32,    fo_q4_k_from_f32 },
+    [FO_Q5_K]    = { "Q5_K",    256, 176, FO_Q8_K, fo_q5_k_to_f32,    fo_q5_k_from_f32 },
+    [FO_Q6_K]    = { "Q6_K",    256, 210, FO_Q8_K, fo_q6_k_to_f32,    fo_q6_k_from_f32 },
+    [FO_Q8_K]    = { "Q8_K",    256, 292, FO_Q8_K, fo_q8_k_to_f32,    fo_q8_k_from_f32 },
+    [FO_IQ2_XXS] = { "IQ2_XXS", 256,  66, FO_Q8_K, fo_iq2_xxs_to_f32, NULL },
+    [FO_IQ2_XS]  = { "IQ2_XS",  256,  74, FO_Q8_K, fo_iq2_xs_to_f32,  NULL },
+    [FO_IQ3_XXS] = { "IQ3_XXS", 256,  98, FO_Q8_K, fo_iq3_xxs_to_f32, NULL },
+    [FO_IQ1_S]   = { "IQ1_S",   256,  50, FO_Q8_K, fo_iq1_s_to_f32,   NULL },
+    [FO_IQ4_NL]  = { "IQ4_NL",   32,  18, FO_Q8_0, fo_iq4_nl_to_f32,  fo_iq4_nl_from_f32 },
+    [FO_IQ3_S]   = { "IQ3_S",   256, 110, FO_Q8_K, fo_iq3_s_to_f32,   NULL },
+    [FO_IQ2_S]   = { "IQ2_S",   256,  82, FO_Q8_K, fo_iq2_s_to_f32,   NULL },
+    [FO_IQ4_XS]  = { "IQ4_XS",  256, 136, FO_Q8_K, fo_iq4_xs_to_f32,  fo_iq4_xs_from_f32 },
+    [FO_I8]      = { "I8",        1,   1, FO_F32,  NULL,              NULL },
+    [FO_I16]     = { "I16",       1,   2, FO_F32,  NULL,              NULL },
+    [FO_I32]     = { "I32",       1,   4, FO_F32,  NULL,              NULL },
+    [FO_I64]     = { "I64",       1,   8, FO_F32,  NULL,              NULL },
+    [FO_F64]     = { "F64",       1,   8, FO_F32,  NULL,              NULL },
+    [FO_IQ1_M]   = { "IQ1_M",   256,  56, FO_Q8_K, fo_iq1_m_to_f32,   NULL },
+    [FO_BF16]    = { "BF16",      1,   2, FO_F32,  bf16_to_f32,       bf16_from_f32 },
+    [FO_TQ1_0]   = { "TQ1_0",   256,  54, FO_Q8_K, fo_tq1_0_to_f32,   fo_tq1_0_from_f32 },
+    [FO_TQ2_0]   = { "TQ2_0",   256,  66, FO_Q8_K, fo_tq2_0_to_f32,   fo_tq2_0_from_f32 },
+    [FO_MXFP4]   = { "MXFP4",    32,  17, FO_Q8_0, fo_mxfp4_to_f32,   fo_mxfp4_from_f32 },
+    [FO_NVFP4]   = { "NVFP4",    64,  36, FO_Q8_0, fo_nvfp4_to_f32,   fo_nvfp4_from_f32 },
 };
 /* clang-format on */
 

@@ -54,6 +54,65 @@ void fo_q6_k_to_f32(const void *blocks, float *out, size_t n) {
     }
 }
 
+/* Two bits an element: each half of 128 has 32 bytes, whose bits 2r belong to its quarter r. */
+static int two_bits(const uint8_t qs[64], int i) {
+    return qs[32 * (i / 128) + i % 32] >> 2 * (i / 32 & 3) & 3;
+}
+
+static void put_two_bits(uint8_t qs[64], int i, int q) {
+    qs[32 * (i / 128) + i % 32] |= (uint8_t)(q << 2 * (i / 32 & 3));
+}
+
+void fo_q2_k_to_f32(const void *blocks, float *out, size_t n) {
+    const struct fo_block_q2_k *b = blocks;
+    for (const struct fo_block_q2_k *end = b + n / FO_QK_K; b < end; b++, out += FO_QK_K) {
+        float d = fo_f16_to_f32(b->d), dmin = fo_f16_to_f32(b->dmin);
+        for (int j = 0; j < 16; j++) {
+            float ds = d * (float)(b->scales[j] & 15), m = dmin * (float)(b->scales[j] >> 4);
+            for (int i = 16 * j; i < 16 * j + 16; i++) out[i] = ds * (float)two_bits(b->qs, i) - m;
+        }
+    }
+}
+
+void fo_q3_k_to_f32(const void *blocks, float *out, size_t n) {
+    const struct fo_block_q3_k *b = blocks;
+    for (const struct fo_block_q3_k *end = b + n / FO_QK_K; b < end; b++, out += FO_QK_K) {
+        float d = fo_f16_to_f32(b->d);
+        for (int j = 0; j < 16; j++) {
+            float ds = d * (float)(fo_q3_k_scale(b->scales, j) - 32);
+            for (int i = 16 * j; i < 16 * j + 16; i++) out[i] = ds * (float)(two_bits(b->qs, i) - (b->hmask[i % 32] >> i / 32 & 1 ? 0 : 4));
+        }
+    }
+}
+
+/* Where element i of a TQ1_0 block lies: the byte, of qs and then qh, and the digit within it, the highest 0. */
+static int tq1_0_byte(int i, int *ret_digit) {
+    if (i < 160) return *ret_digit = i / 32, i % 32;
+    if (i < 240) return *ret_digit = (i - 160) / 16, 32 + i % 16;
+    return *ret_digit = (i - 240) / 4, 48 + i % 4;
+}
+
+void fo_tq1_0_to_f32(const void *blocks, float *out, size_t n) {
+    static const uint8_t shift[5] = { 1, 3, 9, 27, 81 };
+    const struct fo_block_tq1_0 *b = blocks;
+    for (const struct fo_block_tq1_0 *end = b + n / FO_QK_K; b < end; b++, out += FO_QK_K) {
+        float d = fo_f16_to_f32(b->d);
+        for (int i = 0; i < FO_QK_K; i++) {
+            int digit, at = tq1_0_byte(i, &digit);
+            uint8_t rest = (uint8_t)((at < 48 ? b->qs[at] : b->qh[at - 48]) * shift[digit]); /* a fraction of 256: higher digits drop out */
+            out[i] = d * (float)((rest * 3 >> 8) - 1);
+        }
+    }
+}
+
+void fo_tq2_0_to_f32(const void *blocks, float *out, size_t n) {
+    const struct fo_block_tq2_0 *b = blocks;
+    for (const struct fo_block_tq2_0 *end = b + n / FO_QK_K; b < end; b++, out += FO_QK_K) {
+        float d = fo_f16_to_f32(b->d);
+        for (int i = 0; i < FO_QK_K; i++) out[i] = d * (float)(two_bits(b->qs, i) - 1);
+    }
+}
+
 /* --- quantisers ------------------------------------------------------------------------------------------------------------- *
  * Straightforward ones: each sub-block's grid spans its values, then the scales are rounded to the block's. A search for the scales
  * with the least error would be some per cent better. */
@@ -134,6 +193,85 @@ void fo_q6_k_from_f32(const float *in, void *blocks, size_t n) {
             b->ql[64 * half + 32 * (r & 1) + l] |= (uint8_t)((q & 15) << 4 * (r >> 1));
             b->qh[32 * half + l] |= (uint8_t)((q >> 4) << 2 * r);
         }
+    }
+}
+
+/* The grid of each 16 spans its values; scales and mins are rounded to fifteenths of the block's largest. */
+void fo_q2_k_from_f32(const float *in, void *blocks, size_t n) {
+    struct fo_block_q2_k *b = blocks;
+    for (struct fo_block_q2_k *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
+        float scale[16], low[16], top_scale = 0, top_low = 0;
+        bool bad = isnan(fo_abs_max(in, FO_QK_K));
+        for (int j = 0; j < 16; j++) {
+            float min = 0, max = 0;
+            for (int i = 16 * j; i < 16 * j + 16; i++) {
+                min = in[i] < min ? in[i] : min;
+                max = in[i] > max ? in[i] : max;
+            }
+            scale[j] = (max - min) / 3;
+            low[j] = -min;
+            top_scale = scale[j] > top_scale ? scale[j] : top_scale;
+            top_low = low[j] > top_low ? low[j] : top_low;
+        }
+        b->d = fo_f32_to_f16(bad ? NAN : top_scale / 15);
+        b->dmin = fo_f32_to_f16(bad ? NAN : top_low / 15);
+        float d = fo_f16_to_f32(b->d), dmin = fo_f16_to_f32(b->dmin), inv_d = fo_inverse(d), inv_dmin = fo_inverse(dmin);
+        memset(b->qs, 0, sizeof b->qs);
+        for (int j = 0; j < 16; j++) {
+            int s = fo_round_clamp(scale[j] * inv_d, 0, 15), m = fo_round_clamp(low[j] * inv_dmin, 0, 15);
+            float inv = fo_inverse(d * (float)s), min = dmin * (float)m;
+            b->scales[j] = (uint8_t)(s | m << 4);
+            for (int i = 16 * j; i < 16 * j + 16; i++) put_two_bits(b->qs, i, fo_round_clamp((in[i] + min) * inv, 0, 3));
+        }
+    }
+}
+
+/* The value of largest magnitude of each 16 becomes -4; its scale is rounded to a 31st of the block's largest. */
+void fo_q3_k_from_f32(const float *in, void *blocks, size_t n) {
+    struct fo_block_q3_k *b = blocks;
+    for (struct fo_block_q3_k *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
+        b->d = fo_f32_to_f16(fo_abs_max(in, FO_QK_K) / (4 * 31));
+        float d = fo_f16_to_f32(b->d), inv_d = fo_inverse(d);
+        memset(b->hmask, 0, sizeof b->hmask);
+        memset(b->qs, 0, sizeof b->qs);
+        memset(b->scales, 0, sizeof b->scales);
+        for (int j = 0; j < 16; j++) {
+            int s = fo_round_clamp(fo_extreme(in + 16 * j, 16) / -4 * inv_d, -32, 31);
+            float inv = fo_inverse(d * (float)s);
+            b->scales[j & 7] |= (uint8_t)(((s + 32) & 15) << 4 * (j >> 3));
+            b->scales[8 + (j & 3)] |= (uint8_t)((s + 32) >> 4 << 2 * (j >> 2));
+            for (int i = 16 * j; i < 16 * j + 16; i++) {
+                int q = fo_round_clamp(in[i] * inv, -4, 3) + 4;
+                put_two_bits(b->qs, i, q & 3);
+                b->hmask[i % 32] |= (uint8_t)(q >> 2 << i / 32);
+            }
+        }
+    }
+}
+
+/* Ternary: scale = largest magnitude, the rest rounded to -1, 0 or 1 of it. */
+void fo_tq1_0_from_f32(const float *in, void *blocks, size_t n) {
+    struct fo_block_tq1_0 *b = blocks;
+    for (struct fo_block_tq1_0 *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
+        static const uint8_t weight[5] = { 81, 27, 9, 3, 1 };
+        float top = fo_abs_max(in, FO_QK_K), inv = fo_inverse(top);
+        unsigned v[52] = { 0 };
+        b->d = fo_f32_to_f16(top);
+        for (int i = 0; i < FO_QK_K; i++) {
+            int digit, at = tq1_0_byte(i, &digit);
+            v[at] += weight[digit] * (unsigned)(fo_round_clamp(in[i] * inv, -1, 1) + 1);
+        }
+        for (int i = 0; i < 52; i++) *(i < 48 ? &b->qs[i] : &b->qh[i - 48]) = (uint8_t)((v[i] * 256 + 242) / 243);
+    }
+}
+
+void fo_tq2_0_from_f32(const float *in, void *blocks, size_t n) {
+    struct fo_block_tq2_0 *b = blocks;
+    for (struct fo_block_tq2_0 *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
+        float top = fo_abs_max(in, FO_QK_K), inv = fo_inverse(top);
+        b->d = fo_f32_to_f16(top);
+        memset(b->qs, 0, sizeof b->qs);
+        for (int i = 0; i < FO_QK_K; i++) put_two_bits(b->qs, i, fo_round_clamp(in[i] * inv, -1, 1) + 1);
     }
 }
 

@@ -41,9 +41,11 @@ static void every_row_is_consistent(void **state) {
     assert_int_equal(n_named, 33);
 }
 
-static void the_types_of_the_first_release_are_served(void **state) {
+static void every_type_of_weights_is_served(void **state) {
     (void)state;
-    static const enum fo_dtype served[] = { FO_F32, FO_F16, FO_BF16, FO_Q4_0, FO_Q4_1, FO_Q8_0, FO_Q4_K, FO_Q5_K, FO_Q6_K };
+    static const enum fo_dtype served[] = { FO_F32,   FO_F16,   FO_BF16,    FO_Q4_0,   FO_Q4_1,   FO_Q5_0,    FO_Q5_1,  FO_Q8_0,  FO_Q2_K,
+                                            FO_Q3_K,  FO_Q4_K,  FO_Q5_K,    FO_Q6_K,   FO_IQ4_NL, FO_IQ4_XS,  FO_IQ3_S, FO_IQ2_S, FO_IQ1_S,
+                                            FO_IQ1_M, FO_TQ1_0, FO_IQ2_XXS, FO_IQ2_XS, FO_TQ2_0,  FO_IQ3_XXS, FO_MXFP4, FO_NVFP4 };
     for (size_t i = 0; i < sizeof served / sizeof *served; i++) assert_non_null(fo_dtype_info(served[i])->to_f32);
 }
 
@@ -121,7 +123,7 @@ static void f16_rounds_to_nearest_even_everywhere(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_row_is_consistent),
-        cmocka_unit_test(the_types_of_the_first_release_are_served),
+        cmocka_unit_test(every_type_of_weights_is_served),
         cmocka_unit_test(numbers_that_are_no_type_have_no_row),
         cmocka_unit_test(sizes_that_overflow_are_zero),
         cmocka_unit_test(f32_rounds_to_f16_and_bf16_as_the_goldens_do),

@@ -12,6 +12,7 @@
 
 #include "foundry/base/err.h"
 #include "foundry/base/rng.h"
+#include "foundry/cpu/kernels.h"
 #include "foundry/device.h"
 #include "foundry/ops.h"
 
@@ -30,7 +31,7 @@ static float *random_floats(size_t n, float lo, float hi) {
     return x;
 }
 
-/* Any bits are valid quants; the halves that are scales (every type keeps them in its first or last 4 bytes) get sane values. */
+/* Any bits are valid quants; the scales get sane values. */
 static void *random_weights(enum fo_dtype type, int64_t k, int64_t rows) {
     const struct fo_dtype_info *t = fo_dtype_info(type);
     size_t bytes = fo_dtype_bytes(type, (uint64_t)k) * (size_t)rows, n = bytes / t->block_bytes;
@@ -42,20 +43,48 @@ static void *random_weights(enum fo_dtype type, int64_t k, int64_t rows) {
         float f = uniform(-1, 1);
         uint16_t h = fo_f32_to_f16(f * 0.01f), m = fo_f32_to_f16(uniform(-0.1f, 0.1f)), bf = fo_f32_to_bf16(f), half = fo_f32_to_f16(f);
         switch (type) {
-        case FO_F32: memcpy(b, &f, 4); break;
-        case FO_F16: memcpy(b, &half, 2); break;
-        case FO_BF16: memcpy(b, &bf, 2); break;
-        case FO_Q6_K: memcpy(b + 208, &h, 2); break;
+        case FO_F32:
+            memcpy(b, &f, 4);
+            break;
+        case FO_F16:
+            memcpy(b, &half, 2);
+            break;
+        case FO_BF16:
+            memcpy(b, &bf, 2);
+            break;
+        case FO_Q2_K:
+            memcpy(b + 82, &m, 2); /* fall through */
+        case FO_Q3_K:
+        case FO_Q6_K:
+        case FO_TQ1_0:
+        case FO_TQ2_0:
+            memcpy(b + (type == FO_Q2_K ? 80 : t->block_bytes - 2), &h, 2);
+            break;
+        case FO_IQ1_M: /* a nibble of the scale on top of each of the last four words */
+            for (int j = 0; j < 4; j++) b[49 + 2 * j] = (unsigned char)((b[49 + 2 * j] & 15) | (h >> 4 * j & 15) << 4);
+            break;
+        case FO_MXFP4:
+            b[0] = (unsigned char)(118 + b[0] % 8);
+            break;
+        case FO_NVFP4:
+            for (int j = 0; j < 4; j++) b[j] &= 0x3F; /* below 2 */
+            break;
         case FO_Q4_1:
+        case FO_Q5_1:
         case FO_Q4_K:
-        case FO_Q5_K: memcpy(b + 2, &m, 2); /* fall through */
-        default: memcpy(b, &h, 2);
+        case FO_Q5_K:
+            memcpy(b + 2, &m, 2); /* fall through */
+        default:
+            memcpy(b, &h, 2);
         }
     }
     return w;
 }
 
-static const enum fo_dtype types[] = { FO_F32, FO_F16, FO_BF16, FO_Q4_0, FO_Q4_1, FO_Q8_0, FO_Q4_K, FO_Q5_K, FO_Q6_K };
+/* Those without a dot of their own (here from Q5_0 on) are dequantised on the way. */
+static const enum fo_dtype types[] = { FO_F32,    FO_F16,   FO_BF16,  FO_Q4_0,  FO_Q4_1,   FO_Q8_0,   FO_Q4_K,    FO_Q5_K,  FO_Q6_K,
+                                       FO_Q5_0,   FO_Q5_1,  FO_Q2_K,  FO_Q3_K,  FO_IQ4_NL, FO_IQ4_XS, FO_IQ3_XXS, FO_IQ3_S, FO_IQ2_XXS,
+                                       FO_IQ2_XS, FO_IQ2_S, FO_IQ1_S, FO_IQ1_M, FO_TQ1_0,  FO_TQ2_0,  FO_MXFP4,   FO_NVFP4 };
 enum { N_TYPES = sizeof types / sizeof types[0] };
 
 struct bench {
@@ -82,6 +111,8 @@ static void multiplies_as_double_arithmetic_does(void **state) {
     (void)state;
     fo_rng_seed(&rng, 1);
     static const int64_t ks[] = { 256, 512, 1536 };
+    struct fo_cpu_kernels ref;
+    fo_cpu_ref(&ref);
     for (int exact = 0; exact < 2; exact++) {
         struct bench b = open_bench(exact, 2);
         for (int i = 0; i < N_TYPES; i++)
@@ -89,11 +120,12 @@ static void multiplies_as_double_arithmetic_does(void **state) {
                 int64_t k = ks[j], rows = 37;
                 int n = 5;
                 void *w = random_weights(types[i], k, rows);
-                float *x = random_floats((size_t)(n * k), -1, 1), *y = malloc((size_t)(n * rows) * sizeof *y), *line = malloc((size_t)k * sizeof *line);
+                float *x = random_floats((size_t)(n * k), -1, 1), *y = malloc((size_t)(n * rows) * sizeof *y),
+                      *line = malloc((size_t)k * sizeof *line);
                 struct fo_tensor t = fo_tensor_2d(types[i], k, rows, w);
                 struct fo_err e;
                 assert_int_equal(fo_matmul(b.s, &t, x, n, y, &e), FO_OK);
-                bool quantised = !exact && fo_dtype_info(types[i])->act != FO_F32;
+                bool quantised = !exact && ref.dot[types[i]] && fo_dtype_info(types[i])->act != FO_F32;
                 for (int64_t r = 0; r < rows; r++) {
                     fo_dtype_info(types[i])->to_f32((char *)w + (size_t)r * fo_dtype_bytes(types[i], (uint64_t)k), line, (size_t)k);
                     for (int row = 0; row < n; row++) {
@@ -108,7 +140,8 @@ static void multiplies_as_double_arithmetic_does(void **state) {
                         double tolerance = quantised ? 8 * sqrt(norm) * (1.0 / 127) / sqrt(12) : 2e-6 * abs_sum;
                         double got = (double)y[row * rows + r];
                         if (!(fabs(got - want) <= tolerance))
-                            fail_msg("%s exact %d k %d row %d,%d: %g, expected %g +- %g", fo_dtype_name(types[i]), exact, (int)k, row, (int)r, got, want, tolerance);
+                            fail_msg("%s exact %d k %d row %d,%d: %g, expected %g +- %g", fo_dtype_name(types[i]), exact, (int)k, row,
+                                     (int)r, got, want, tolerance);
                     }
                 }
                 free(w), free(x), free(y), free(line);
@@ -158,7 +191,7 @@ static void multiplies_several_matrices_of_mixed_types_at_once(void **state) {
         enum { K = 512, N = 6 };
         struct fo_tensor t[N_TYPES];
         const struct fo_tensor *w[N_TYPES];
-        float *y[N_TYPES], *x = random_floats(N * K, -1, 1), alone[N * 40];
+        float *y[N_TYPES], *x = random_floats(N * K, -1, 1), alone[N * (7 + 3 * N_TYPES)];
         struct fo_err e;
         for (int i = 0; i < N_TYPES; i++) {
             t[i] = fo_tensor_2d(types[i], K, 7 + 3 * i, random_weights(types[i], K, 7 + 3 * i));
@@ -237,7 +270,8 @@ static void check_row(const char *what, const float *got, const double *want, in
     double top = 0;
     for (int64_t i = 0; i < k; i++) top = fmax(top, fabs(want[i]));
     for (int64_t i = 0; i < k; i++)
-        if (!(fabs((double)got[i] - want[i]) <= tolerance * top)) fail_msg("%s[%d]: %g, expected %g", what, (int)i, (double)got[i], want[i]);
+        if (!(fabs((double)got[i] - want[i]) <= tolerance * top))
+            fail_msg("%s[%d]: %g, expected %g", what, (int)i, (double)got[i], want[i]);
 }
 
 static void normalises_adds_and_gates(void **state) {
@@ -247,7 +281,8 @@ static void normalises_adds_and_gates(void **state) {
         for (int64_t k = 1; k <= 2000; k = k < 70 ? k + 1 : k * 3) {
             struct bench b = open_bench(exact, 2);
             enum { N = 5 };
-            float *x = random_floats((size_t)(N * k), -9, 9), *y = random_floats((size_t)(N * k), -2, 2), *out = malloc((size_t)(N * k) * sizeof *out);
+            float *x = random_floats((size_t)(N * k), -9, 9), *y = random_floats((size_t)(N * k), -2, 2),
+                  *out = malloc((size_t)(N * k) * sizeof *out);
             double *want = malloc((size_t)k * sizeof *want);
             struct fo_err e;
             assert_int_equal(fo_rms_norm(b.s, x, y, N, k, 1e-5f, out, &e), FO_OK);
@@ -301,9 +336,7 @@ static void gates_extreme_values_without_surprise(void **state) {
 static void rotates_pairs_and_halves(void **state) {
     (void)state;
     fo_rng_seed(&rng, 7);
-    static const struct {
-        int head_dim, n_rot;
-    } shapes[] = { { 64, 64 }, { 128, 128 }, { 80, 32 }, { 6, 4 }, { 256, 256 }, { 32, 2 } };
+    static const struct { int head_dim, n_rot; } shapes[] = { { 64, 64 }, { 128, 128 }, { 80, 32 }, { 6, 4 }, { 256, 256 }, { 32, 2 } };
     for (int exact = 0; exact < 2; exact++) {
         struct bench b = open_bench(exact, 2);
         for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++)
@@ -312,7 +345,9 @@ static void rotates_pairs_and_halves(void **state) {
                 int dim = shapes[i].head_dim, half = shapes[i].n_rot / 2;
                 double freq[128];
                 for (int j = 0; j < half; j++) freq[j] = pow(10000, -2.0 * j / shapes[i].n_rot);
-                struct fo_rope r = { .kind = (enum fo_rope_kind)kind, .head_dim = dim, .n_rot = shapes[i].n_rot, .inv_freq = freq, .attn_factor = 1.25f };
+                struct fo_rope r = {
+                    .kind = (enum fo_rope_kind)kind, .head_dim = dim, .n_rot = shapes[i].n_rot, .inv_freq = freq, .attn_factor = 1.25f
+                };
                 int32_t pos[N] = { 0, 1, 4000, 131071 };
                 struct fo_err e;
                 for (int twice = 0; twice < 2; twice++) { /* the second time from the stream's table */
@@ -353,9 +388,16 @@ struct kv_case {
  * after the other. */
 static void attend_case(struct bench b, const struct kv_case *c, const float *q, const float *k, const float *v, float *out) {
     int lens[2] = { c->len, c->len / 2 + 1 }, pages_each = (c->len + c->page_tokens - 1) / c->page_tokens;
-    struct fo_kv_geom g = { .k_type = c->k_type, .v_type = c->v_type, .n_layer = 2, .n_head_kv = c->n_head_kv, .head_dim = c->head_dim,
-                            .page_tokens = c->page_tokens, .n_pages = (uint64_t)(2 * pages_each + 1), .scale = 1 / sqrtf((float)c->head_dim),
-                            .n_head = c->n_head, .window = c->window };
+    struct fo_kv_geom g = { .k_type = c->k_type,
+                            .v_type = c->v_type,
+                            .n_layer = 2,
+                            .n_head_kv = c->n_head_kv,
+                            .head_dim = c->head_dim,
+                            .page_tokens = c->page_tokens,
+                            .n_pages = (uint64_t)(2 * pages_each + 1),
+                            .scale = 1 / sqrtf((float)c->head_dim),
+                            .n_head = c->n_head,
+                            .window = c->window };
     uint64_t bytes = fo_kv_page_bytes(&g) * g.n_pages;
     assert_int_equal(fo_kv_page_bytes(&g) % 64, 0);
     struct fo_err e;
@@ -421,7 +463,8 @@ static void naive_attend(const struct kv_case *c, const float *q, const float *k
                 for (int j = from; j <= i; j++) {
                     double p = exp(s[j] - top);
                     sum += p;
-                    for (int d = 0; d < dim; d++) o[d] += p * (double)as_stored(c->v_type, v[((first + j) * c->n_head_kv + h / group) * dim + d]);
+                    for (int d = 0; d < dim; d++)
+                        o[d] += p * (double)as_stored(c->v_type, v[((first + j) * c->n_head_kv + h / group) * dim + d]);
                 }
                 for (int d = 0; d < dim; d++) o[d] /= sum;
             }
@@ -432,25 +475,33 @@ static void attends_as_double_arithmetic_does(void **state) {
     (void)state;
     fo_rng_seed(&rng, 8);
     static const struct kv_case cases[] = {
-        { FO_F32, FO_F32, 4, 4, 64, FO_KV_PAGE_TOKENS, 0, 70, 20 },    { FO_F16, FO_F16, 9, 3, 64, FO_KV_PAGE_TOKENS, 0, 150, 17 },
-        { FO_F16, FO_F16, 8, 2, 32, FO_KV_PAGE_TOKENS, 0, 66, 1 },     { FO_F16, FO_F32, 8, 1, 128, 4, 0, 140, 13 },
-        { FO_F32, FO_F16, 6, 6, 80, 16, 0, 65, 7 },                    { FO_F16, FO_F16, 4, 2, 64, 8, 16, 200, 20 },
-        { FO_F32, FO_F32, 10, 2, 64, FO_KV_PAGE_TOKENS, 70, 200, 20 }, { FO_F16, FO_F16, 5, 1, 64, 3, 1, 80, 11 },
-        { FO_F16, FO_F16, 2, 1, 20, 64, 5, 130, 20 },                  { FO_F32, FO_F32, 1, 1, 7, 5, 0, 64, 16 },
-        { FO_F16, FO_F16, 32, 8, 64, 64, 0, 300, 20 },                 { FO_F16, FO_F16, 3, 1, 256, 32, 64, 129, 20 },
+        { FO_F32, FO_F32, 4, 4, 64, FO_KV_PAGE_TOKENS, 0, 70, 20 },
+        { FO_F16, FO_F16, 9, 3, 64, FO_KV_PAGE_TOKENS, 0, 150, 17 },
+        { FO_F16, FO_F16, 8, 2, 32, FO_KV_PAGE_TOKENS, 0, 66, 1 },
+        { FO_F16, FO_F32, 8, 1, 128, 4, 0, 140, 13 },
+        { FO_F32, FO_F16, 6, 6, 80, 16, 0, 65, 7 },
+        { FO_F16, FO_F16, 4, 2, 64, 8, 16, 200, 20 },
+        { FO_F32, FO_F32, 10, 2, 64, FO_KV_PAGE_TOKENS, 70, 200, 20 },
+        { FO_F16, FO_F16, 5, 1, 64, 3, 1, 80, 11 },
+        { FO_F16, FO_F16, 2, 1, 20, 64, 5, 130, 20 },
+        { FO_F32, FO_F32, 1, 1, 7, 5, 0, 64, 16 },
+        { FO_F16, FO_F16, 32, 8, 64, 64, 0, 300, 20 },
+        { FO_F16, FO_F16, 3, 1, 256, 32, 64, 129, 20 },
     };
     for (int exact = 0; exact < 2; exact++)
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             const struct kv_case *c = &cases[i];
             struct bench b = open_bench(exact, 2), one = open_bench(exact, 1);
-            size_t rows = (size_t)(c->len + c->len / 2 + 1), qn = rows * (size_t)(c->n_head * c->head_dim), kn = rows * (size_t)(c->n_head_kv * c->head_dim);
-            float *q = random_floats(qn, -3, 3), *k = random_floats(kn, -2, 2), *v = random_floats(kn, -1, 1), *out = malloc(qn * sizeof *out),
-                  *again = malloc(qn * sizeof *again);
+            size_t rows = (size_t)(c->len + c->len / 2 + 1), qn = rows * (size_t)(c->n_head * c->head_dim),
+                   kn = rows * (size_t)(c->n_head_kv * c->head_dim);
+            float *q = random_floats(qn, -3, 3), *k = random_floats(kn, -2, 2), *v = random_floats(kn, -1, 1),
+                  *out = malloc(qn * sizeof *out), *again = malloc(qn * sizeof *again);
             double *want = malloc(qn * sizeof *want);
             attend_case(b, c, q, k, v, out);
             naive_attend(c, q, k, v, want);
             for (size_t j = 0; j < qn; j++)
-                if (!(fabs((double)out[j] - want[j]) < 3e-6)) fail_msg("case %d exact %d at %d: %g, expected %g", (int)i, exact, (int)j, (double)out[j], want[j]);
+                if (!(fabs((double)out[j] - want[j]) < 3e-6))
+                    fail_msg("case %d exact %d at %d: %g, expected %g", (int)i, exact, (int)j, (double)out[j], want[j]);
             /* other pages, other chunks, another number of threads: the same bits */
             struct kv_case d = *c;
             d.page_tokens = c->page_tokens == 64 ? 16 : 64;
@@ -472,7 +523,7 @@ static void attends_over_infinite_values_without_crashing(void **state) {
           *out = malloc(rows * 4 * 64 * sizeof *out);
     k[5 * 64] = INFINITY, k[20 * 64 + 1] = NAN, v[33 * 64] = -INFINITY, q[3] = NAN, q[64 * 4 * 8] = INFINITY;
     attend_case(b, &c, q, k, v, out);
-    assert_true(isfinite(out[4 * 64]));     /* position 1 sees none of it */
+    assert_true(isfinite(out[4 * 64]));      /* position 1 sees none of it */
     assert_true(isfinite(out[70 * 4 * 64])); /* nor does the other sequence */
     free(q), free(k), free(v), free(out);
     close_bench(b);
@@ -516,7 +567,7 @@ static void refuses_wrong_shapes(void **state) {
     REFUSED(fo_matmul(b.s, &bad, x, 1, y, &e));
     bad = t, bad.data = NULL;
     REFUSED(fo_matmul(b.s, &bad, x, 1, y, &e));
-    bad = t, bad.type = FO_IQ1_S;
+    bad = t, bad.type = FO_Q8_1;
     assert_int_equal(fo_matmul(b.s, &bad, x, 1, y, &e), FO_EUNSUPPORTED);
     bad.type = (enum fo_dtype)4;
     assert_int_equal(fo_matmul(b.s, &bad, x, 1, y, &e), FO_EUNSUPPORTED);
@@ -544,8 +595,17 @@ static void refuses_wrong_shapes(void **state) {
 
     unsigned char *pool = calloc(1, 65536);
     uint32_t pages[8] = { 0, 1, 2, 3, 1, 1, 1, 1 };
-    struct fo_kv_geom g = { .k_type = FO_F16, .v_type = FO_F16, .n_layer = 1, .n_head_kv = 1, .head_dim = 8, .page_tokens = 4,
-                            .pool = pool, .n_pages = 4, .scale = 1, .n_head = 2 }, gb = g;
+    struct fo_kv_geom g = { .k_type = FO_F16,
+                            .v_type = FO_F16,
+                            .n_layer = 1,
+                            .n_head_kv = 1,
+                            .head_dim = 8,
+                            .page_tokens = 4,
+                            .pool = pool,
+                            .n_pages = 4,
+                            .scale = 1,
+                            .n_head = 2 },
+                      gb = g;
     struct fo_attn_seq seq = { .row = 0, .n = 2, .pos = 3, .pages = pages }, sb = seq;
     struct fo_attn_batch batch = { .seqs = &seq, .n_seqs = 1, .n_rows = 2 };
     assert_int_equal(fo_kv_store(b.s, &g, x, x, &batch, 0, &e), FO_OK);
