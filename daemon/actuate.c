@@ -104,7 +104,7 @@ static int check_gates(const struct pd_step *s, const struct pd_form *f, const s
     char need_text[16], have_text[16], reserve_text[16];
     for (size_t i = 0; i < f->n_parts; i++) {
         const struct cf_part *p = &f->parts[i];
-        uint64_t total, free_bytes, need = part_bytes(p), reserve = i < MAX_DEVICES ? s->reserve_bytes[i] : 0;
+        uint64_t total, free_bytes, need = part_bytes(p), reserve = i < MAX_DEVICES ? f->reserve_bytes[i] : 0;
         struct fo_device *d = f->devices[i];
         if (d->weights_in_place) { /* its memory is the host's; weights that are mapped need no free page */
             on_host += s->no_mmap ? need : need - p->weights_bytes;

@@ -28,6 +28,7 @@ struct pd_form {
     struct cf_part *parts;
     struct fo_device **devices; /* [n_parts], borrowed: open as long as the job runs */
     size_t n_parts;
+    uint64_t reserve_bytes[64]; /* of the die of parts[i] */
     uint64_t host_bytes, staging_bytes;
 };
 
@@ -42,7 +43,6 @@ struct pd_step {
     /* the rules in force */
     char *dir;
     uint64_t settle_timeout_ms, settle_stable_ms, drain_ms, load_timeout_ms, ram_reserve_bytes;
-    uint64_t reserve_bytes[64]; /* of the die of want.parts[i] */
     bool no_mmap;
     /* PROBE */
     struct cf_model **ask; /* [n_ask] */

@@ -263,7 +263,7 @@ static void reply_model(struct pd_app *app, struct pd_call *c, const char *name,
     struct pd_error x;
     struct pd_view *v = await(app, c, seq, wait, wait ? SETTLE_MS : ACCEPT_MS, &late);
     if (!v) {
-        pd_error_set(&x, PD_ERR_DRAINING, NULL, "The server is stopping; what was asked for was not waited for.");
+        pd_error_set(&x, late ? PD_ERR_ADMIN_BUSY : PD_ERR_DRAINING, NULL, late ? "The loop did not look in time; what was asked for is still to be done." : "The server is stopping; what was asked for was not waited for.");
         pd_error_reply(c, &x);
         return;
     }

@@ -60,6 +60,7 @@ struct pd_loop {
     int signals, done_bell;
 
     struct pd_counted_manifest *manifest;
+    struct pd_counted_manifest *started; /* the first one: what needs a restart is measured by it */
     char *text; /* [len] of the manifest in force */
     size_t len;
     bool manifest_ok, from_kept;
@@ -253,7 +254,7 @@ void pd_loop_limits(const struct cf_manifest *m, struct pd_http_limits *ret) {
 /* Keys outside the models whose change needs more than this process. */
 static void note_restart(struct pd_loop *l, const struct cf_manifest *is) {
     struct cf_diff diffs[CF_MAX_DIFFS];
-    size_t n = cf_manifest_diff(l->manifest->m, is, diffs);
+    size_t n = cf_manifest_diff(l->started->m, is, diffs);
     for (size_t i = 0; i < n; i++) {
         if (diffs[i].change == CF_LIVE) continue;
         if (strcmp(diffs[i].key, "dies") == 0) continue; /* the world says which */
@@ -274,12 +275,16 @@ static bool accept_manifest(struct pd_loop *l, struct pd_reading *r, uint64_t ge
         refuse_manifest(l, e.msg);
         return false;
     }
-    if (*dies) snprintf(l->restart, sizeof l->restart, "%s", dies);
-    if (l->manifest) note_restart(l, r->manifest);
+    snprintf(l->restart, sizeof l->restart, "%s", dies);
+    if (l->started) note_restart(l, r->manifest);
     atomic_init(&c->refs, 1);
     c->m = r->manifest;
     c->generation = generation;
     r->manifest = NULL;
+    if (!l->started) {
+        l->started = c;
+        atomic_fetch_add(&c->refs, 1);
+    }
     pd_counted_manifest_put(l->manifest);
     l->manifest = c;
     free(l->text);
@@ -468,12 +473,12 @@ static bool start_probe(struct pd_loop *l) {
     return true;
 }
 
-static int find_devices(struct pd_loop *l, struct pd_step *s, struct pd_form *f, struct fo_err *e) {
+static int find_devices(struct pd_loop *l, struct pd_form *f, struct fo_err *e) {
     for (size_t i = 0; i < f->n_parts; i++) {
         const struct pd_die *d = pd_world_die(&l->world, f->parts[i].die);
         if (!d) return fo_fail(e, FO_EINTERNAL, "the plan names die '%s', which is not there", f->parts[i].die);
         f->devices[i] = d->dev;
-        if (f == &s->want && i < sizeof s->reserve_bytes / sizeof *s->reserve_bytes) s->reserve_bytes[i] = d->reserve_bytes;
+        if (i < sizeof f->reserve_bytes / sizeof *f->reserve_bytes) f->reserve_bytes[i] = d->reserve_bytes;
     }
     return FO_OK;
 }
@@ -520,12 +525,12 @@ static int start_step(struct pd_loop *l, const struct cf_step *p, struct fo_err 
     int code = FO_OK;
     if (p->kind != CF_STEP_UNLOAD) {
         code = pd_form_set(&s->want, p->spec, p->parts, p->n_parts, p->host_bytes, p->staging_bytes, e);
-        if (code == FO_OK) code = find_devices(l, s, &s->want, e);
+        if (code == FO_OK) code = find_devices(l, &s->want, e);
     }
     if (code == FO_OK && p->kind != CF_STEP_LOAD) {
         if (!inst) code = fo_fail(e, FO_EINTERNAL, "the plan unloads what is not there");
         else code = pd_form_set(&s->had, inst->spec, inst->parts, inst->n_parts, inst->host_bytes, 0, e);
-        if (code == FO_OK) code = find_devices(l, s, &s->had, e);
+        if (code == FO_OK) code = find_devices(l, &s->had, e);
     }
     if (code == FO_OK && p->kind == CF_STEP_LOAD) {
         if (inst) code = fo_fail(e, FO_EINTERNAL, "the plan loads what is there");
@@ -936,6 +941,7 @@ void pd_loop_free(struct pd_loop *l) {
     drop_plan(l);
     pd_world_done(&l->world);
     pd_counted_manifest_put(l->manifest);
+    pd_counted_manifest_put(l->started);
     free(l->text);
     free(l->report);
     free(l->heartbeats);

@@ -488,6 +488,15 @@ def test_a_reload_that_fails_brings_the_old_form_back(scripts, start):
     assert d.get("/v1/models").json["data"][0]["ctx_cap"] == 4096 and d.chat(model="a", max_tokens=2).status == 200
 
 
+def test_the_old_form_comes_back_by_its_own_die_s_reserve(scripts, start):
+    s0, s1 = "  - { name: s0, kind: sim, memory: 4MiB }\n", '  - { name: s1, kind: sim, memory: 300MiB, reserve: 100MiB, script: "alloc 1 fails" }'
+    text = lambda die: declared(("a", scripts["small"], f"dies: [ {die} ]\nctx_cap: 512")).split("dies:\n")[0] + "dies:\n" + s0 + s1 + "\nmodels:\n" + declared(("a", scripts["small"], f"dies: [ {die} ]\nctx_cap: 512")).split("models:\n")[1]
+    d = start(text("s0"))
+    d.write(text("s1"))
+    cli(d, "--timeout", "5s")
+    assert "rolled_back" in events(d, "a") and "rollback_failed" not in events(d, "a"), d.log
+
+
 def test_a_form_that_does_not_fit_leaves_the_old_one_alone(scripts, start, tmp_path):
     d = start(declared(("a", scripts["half"]), s0=("100MB", "")))
     d.write(declared(("a", scripts["big"]), s0=("100MB", "")))
@@ -514,7 +523,13 @@ def test_the_address_needs_a_restart_and_the_status_says_so(scripts, start):
     d.write(declared(("a", scripts["small"])).replace("127.0.0.1:PORT", f"127.0.0.1:{free_port()}"))
     assert reconcile(d).status == 200
     c = condition(admin(d), "Reconciled")
-    assert c["reason"] == "RestartNeeded" and "server.listen" in c["message"]
+    assert c["reason"] == "RestartNeeded" and c["message"].count("server.listen") == 1
+    d.write(d.manifest.read_text() + "    aliases: [ z ]\n")
+    assert reconcile(d).status == 200
+    assert condition(admin(d), "Reconciled")["message"].count("server.listen") == 1
+    d.write(declared(("a", scripts["small"])))
+    assert reconcile(d).status == 200
+    assert condition(admin(d), "Reconciled")["reason"] == "AsDeclared", "it is as it was at start again"
 
 
 def test_limits_change_in_place(scripts, start):
