@@ -127,9 +127,9 @@ static const char *shape_text(const struct fo_tensor *t, char *out, size_t size)
     return out;
 }
 
-static int check_shape(const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, struct fo_err *e) {
-    if (t->t.ne[0] == ne0 && t->t.ne[1] == ne1 && t->t.ne[2] == 1 && t->t.ne[3] == 1) return FO_OK;
-    struct fo_tensor want = { .ne = { ne0, ne1, 1, 1 } };
+static int check_shape(const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, int64_t ne2, struct fo_err *e) {
+    if (t->t.ne[0] == ne0 && t->t.ne[1] == ne1 && t->t.ne[2] == ne2 && t->t.ne[3] == 1) return FO_OK;
+    struct fo_tensor want = { .ne = { ne0, ne1, ne2, 1 } };
     char found[96], expected[96];
     return fo_fail(e, FO_EFORMAT, "tensor %s has the shape %s, expected %s", name, shape_text(&t->t, found, sizeof found),
                    shape_text(&want, expected, sizeof expected));
@@ -143,9 +143,9 @@ static int check_aligned(const struct fo_gguf_tensor *t, const char *name, struc
                    fo_dtype_name(t->t.type), (unsigned long long)t->offset, (unsigned long long)align);
 }
 
-static int bind(struct pn_bind *b, int layer, const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, struct fo_tensor *ret,
-                struct fo_err *e) {
-    if (check_shape(t, name, ne0, ne1, e) || check_aligned(t, name, e)) return e->code;
+static int bind(struct pn_bind *b, int layer, const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, int64_t ne2,
+                struct fo_tensor *ret, struct fo_err *e) {
+    if (check_shape(t, name, ne0, ne1, ne2, e) || check_aligned(t, name, e)) return e->code;
     if (b->n_bound - b->n_again >= fo_gguf_n_tensors(b->g)) return fo_fail(e, FO_EINTERNAL, "tensor %s is bound twice", name);
     b->bound[b->n_bound++] = (struct pn_bound){ .field = ret, .src = t, .layer = layer, .die = die_of(b, layer) };
     if (ret) *ret = t->t;
@@ -160,9 +160,9 @@ static int check_served(const struct pn_bind *b, int layer, const struct fo_gguf
                    type && type->to_f32 ? "this device does not serve" : "this build does not serve");
 }
 
-static int matrix(struct pn_bind *b, int layer, const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, struct fo_tensor *ret,
-                  struct fo_err *e) {
-    if (check_served(b, layer, t, name, e) || bind(b, layer, t, name, ne0, ne1, ret, e)) return e->code;
+static int matrix(struct pn_bind *b, int layer, const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, int64_t ne2,
+                  struct fo_tensor *ret, struct fo_err *e) {
+    if (check_served(b, layer, t, name, e) || bind(b, layer, t, name, ne0, ne1, ne2, ret, e)) return e->code;
     if (ne0 > b->max_k) b->max_k = ne0;
     return FO_OK;
 }
@@ -172,11 +172,15 @@ static int vector_type(const struct fo_gguf_tensor *t, const char *name, struct 
     return fo_fail(e, FO_EUNSUPPORTED, "tensor %s has the type %s, expected F32", name, fo_dtype_name(t->t.type));
 }
 
-int pn_bind_matrix(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e) {
+int pn_bind_matrices(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, int64_t n, struct fo_tensor *ret, struct fo_err *e) {
     char name[KEY_MAX];
     const struct fo_gguf_tensor *t = find(b, layer, suffix, name);
     if (!t) return fo_fail(e, FO_EFORMAT, "tensor %s is missing", name);
-    return matrix(b, layer, t, name, ne0, ne1, ret, e);
+    return matrix(b, layer, t, name, ne0, ne1, n, ret, e);
+}
+
+int pn_bind_matrix(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e) {
+    return pn_bind_matrices(b, layer, suffix, ne0, ne1, 1, ret, e);
 }
 
 int pn_bind_vector(struct pn_bind *b, int layer, const char *suffix, int64_t n, struct fo_tensor *ret, struct fo_err *e) {
@@ -184,7 +188,7 @@ int pn_bind_vector(struct pn_bind *b, int layer, const char *suffix, int64_t n, 
     const struct fo_gguf_tensor *t = find(b, layer, suffix, name);
     if (!t) return fo_fail(e, FO_EFORMAT, "tensor %s is missing", name);
     if (vector_type(t, name, e)) return e->code;
-    return bind(b, layer, t, name, n, 1, ret, e);
+    return bind(b, layer, t, name, n, 1, 1, ret, e);
 }
 
 int pn_bind_matrix_opt(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e) {
@@ -217,7 +221,7 @@ int pn_bind_tied(struct pn_bind *b, const char *name, struct fo_tensor *ret, str
 
 int pn_bind_host_vector_opt(struct pn_bind *b, const char *name, int64_t n, const float **ret, struct fo_err *e) {
     const struct fo_gguf_tensor *t = fo_gguf_tensor(b->g, name);
-    if (t && (vector_type(t, name, e) || bind(b, PN_AT_INPUT, t, name, n, 1, NULL, e))) return e->code;
+    if (t && (vector_type(t, name, e) || bind(b, PN_AT_INPUT, t, name, n, 1, 1, NULL, e))) return e->code;
     *ret = t ? t->t.data : NULL;
     return FO_OK;
 }

@@ -63,6 +63,8 @@ int pn_bind_init(struct pn_bind *b, const struct fo_gguf *g, const struct pn_bin
  * vector is F32. FO_EFORMAT (missing, other shape) and FO_EUNSUPPORTED (type) name the tensor, what was found and what was expected.
  * Each tensor is bound once. */
 int pn_bind_matrix(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e);
+/* n matrices of one shape in one tensor [n][ne1][ne0]. */
+int pn_bind_matrices(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, int64_t n, struct fo_tensor *ret, struct fo_err *e);
 int pn_bind_vector(struct pn_bind *b, int layer, const char *suffix, int64_t n, struct fo_tensor *ret, struct fo_err *e);
 /* As above; an absent tensor leaves ret->data NULL and is no error. */
 int pn_bind_matrix_opt(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e);

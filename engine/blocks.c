@@ -59,7 +59,9 @@ int pn_decoder_bind(struct pn_bind *b, const struct pn_hparams *h, const struct 
 
     if (pn_bind_matrix(b, PN_AT_INPUT, "token_embd.weight", h->n_embd, h->n_vocab, &w->embed, e)) return e->code;
     for (uint32_t i = 0; i < h->n_layer; i++)
-        if (attn_bind(b, (int)i, h, kind, &w->layers[i].attn, e) || ffn_bind(b, (int)i, h, kind, &w->layers[i].ffn, e)) return e->code;
+        if (attn_bind(b, (int)i, h, kind, &w->layers[i].attn, e) ||
+            (h->n_expert ? pn_moe_bind(b, (int)i, h, &w->layers[i].moe, e) : ffn_bind(b, (int)i, h, kind, &w->layers[i].ffn, e)))
+            return e->code;
     if (pn_bind_vector(b, PN_AT_OUTPUT, "output_norm.weight", h->n_embd, &w->norm, e) ||
         pn_bind_matrix_opt(b, PN_AT_OUTPUT, "output.weight", h->n_embd, h->n_vocab, &w->output, e) ||
         pn_rope_bind(b, h, kind->rope, &w->rope, e) || (!w->output.data && pn_bind_tied(b, "token_embd.weight", &w->output, e)))
@@ -83,7 +85,10 @@ int pn_blocks_layout(const struct pn_hparams *h, int rows, int logit_rows, struc
     if (take(a, block, rows, h->n_embd, &ret->x, e) || take(a, block, rows, h->n_embd, &ret->h, e) ||
         take(a, block, rows, n_q, &ret->q, e) || take(a, block, rows, n_q, &ret->att, e) || take(a, block, rows, n_kv, &ret->k, e) ||
         take(a, block, rows, n_kv, &ret->v, e) || take(a, block, rows, h->n_ff, &ret->gate, e) ||
-        take(a, block, rows, h->n_ff, &ret->up, e) || take(a, block, logit_rows, h->n_vocab, &ret->logits, e))
+        take(a, block, rows, h->n_ff, &ret->up, e) ||
+        (h->n_expert && (take(a, block, rows, h->n_expert, &ret->router, e) || take(a, block, rows, h->n_embd, &ret->expert_in, e) ||
+                         take(a, block, rows, h->n_embd, &ret->expert_out, e))) ||
+        take(a, block, logit_rows, h->n_vocab, &ret->logits, e))
         return e->code;
     return FO_OK;
 }
@@ -177,6 +182,8 @@ int pn_decoder_forward(const void *decoder, const struct pn_step *s, struct fo_e
     const struct pn_decoder *w = decoder;
     if (s->first_layer == 0 && fo_get_rows(s->stream, &w->embed, s->ids, s->n_rows, s->buf.x, e)) return e->code;
     for (uint32_t i = s->first_layer; i < s->end_layer; i++)
-        if (attn_forward(s, &w->layers[i].attn, &w->rope, (int)i, e) || ffn_forward(s, &w->layers[i].ffn, e)) return e->code;
+        if (attn_forward(s, &w->layers[i].attn, &w->rope, (int)i, e) ||
+            (s->h->n_expert ? pn_moe_forward(s, &w->layers[i].moe, e) : ffn_forward(s, &w->layers[i].ffn, e)))
+            return e->code;
     return s->end_layer == s->h->n_layer ? head_forward(s, &w->norm, &w->output, e) : FO_OK;
 }

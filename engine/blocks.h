@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/moe.h"
 #include "foundry/ops.h"
 #include "foundry/tensor.h"
 
@@ -45,7 +46,8 @@ struct pn_decoder_kind {
 /* An attention and a feed-forward block a layer, between an embedding and a normalised output matrix. */
 struct pn_decoder_layer {
     struct pn_attn attn;
-    struct pn_ffn ffn;
+    struct pn_ffn ffn; /* or, with experts: */
+    struct pn_moe moe;
 };
 struct pn_decoder {
     struct fo_tensor embed; /* [n_vocab][n_embd] */

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/moe.h"
 #include "engine/rope.h"
 #include "foundry/ops.h"
 
@@ -21,7 +22,8 @@ enum {
     PN_MAX_HEADS = 4096,
     PN_MAX_HEAD_DIM = 1024,
     PN_MAX_VOCAB = 1 << 22,
-    PN_MAX_CTX = 1 << 28
+    PN_MAX_CTX = 1 << 28,
+    PN_MAX_EXPERTS = 512
 };
 
 /* What probe reads; each checked against its bounds there, and against the tensors' shapes by bind. */
@@ -30,6 +32,7 @@ struct pn_hparams {
     uint32_t n_head, n_head_kv, head_dim; /* n_head is a multiple of n_head_kv */
     uint32_t n_rot;                       /* dimensions of a head that rotate: even, <= head_dim */
     uint32_t window;                      /* sliding window in positions, 0 = none */
+    uint32_t n_expert, n_expert_used;     /* 0 = the feed-forward block is one; else 1 to n_expert are asked */
     float rms_eps, rope_base;
     struct pn_rope_scaling rope;
     uint32_t ctx_cap; /* set by the model between probe and bind: what a sequence may hold */
@@ -42,6 +45,8 @@ struct pn_buffers {
     float *q, *att;   /* [rows][n_head * head_dim] */
     float *k, *v;     /* [rows][n_head_kv * head_dim] */
     float *gate, *up; /* [rows][n_ff] */
+    float *router;    /* [rows][n_expert] */
+    float *expert_in, *expert_out; /* [rows][n_embd] with experts */
     float *logits;    /* [logit rows][n_vocab] */
 };
 
@@ -60,6 +65,7 @@ struct pn_step {
     const int32_t *wanted;       /* [n_wanted] rows whose logits are asked for, ascending */
     int n_wanted;
     struct pn_buffers buf;
+    struct pn_routes routes; /* with experts */
 };
 
 struct pn_family {

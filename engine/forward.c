@@ -58,6 +58,7 @@ static void fill_rows(struct pn_model *m, const struct pn_batch_item *items, int
         .tokens = m->tokens,
         .wanted = m->wanted,
         .n_wanted = wanted,
+        .routes = m->routes,
     };
 }
 

@@ -40,6 +40,17 @@ static int probe_rope(const struct fo_gguf *g, const char *arch, struct pn_hpara
     return pn_rope_scaling_probe(g, arch, h->n_ctx_train, &h->rope, e);
 }
 
+static int probe_experts(const struct fo_gguf *g, const char *arch, struct pn_hparams *h, struct fo_err *e) {
+    /* what other mixtures have and this one lacks */
+    static const char *const refused[] = { "expert_shared_count", "expert_weights_scale", "expert_gating_func", "leading_dense_block_count",
+                                           "interleave_moe_layer_step" };
+    if (pn_key_u32_opt(g, arch, "expert_count", 0, PN_MAX_EXPERTS, &h->n_expert, e)) return e->code;
+    if (!h->n_expert) return FO_OK;
+    for (size_t i = 0; i < sizeof refused / sizeof refused[0]; i++)
+        if (pn_key_refuse(g, arch, refused[i], e)) return e->code;
+    return pn_key_u32(g, arch, "expert_used_count", 1, h->n_expert, &h->n_expert_used, e);
+}
+
 static int probe_vocab(const struct fo_gguf *g, const char *arch, struct pn_hparams *h, struct fo_err *e) {
     const struct fo_gguf_tensor *embed = fo_gguf_tensor(g, "token_embd.weight");
     if (!embed) return fo_fail(e, FO_EFORMAT, "tensor token_embd.weight is missing");
@@ -55,7 +66,7 @@ static int probe_vocab(const struct fo_gguf *g, const char *arch, struct pn_hpar
 
 int pn_hparams_probe(const struct fo_gguf *g, const char *arch, struct pn_hparams *ret, struct fo_err *e) {
     struct pn_hparams h = { .rope_base = 10000.0f };
-    if (probe_sizes(g, arch, &h, e) || probe_rope(g, arch, &h, e) || probe_vocab(g, arch, &h, e)) return e->code;
+    if (probe_sizes(g, arch, &h, e) || probe_rope(g, arch, &h, e) || probe_experts(g, arch, &h, e) || probe_vocab(g, arch, &h, e)) return e->code;
     *ret = h;
     return FO_OK;
 }

@@ -154,7 +154,7 @@ static int lay_out_part(struct pn_model *m, int i, struct fo_err *e) {
 /* THE layout: over measuring arenas for the sizes, over the blocks for the addresses. */
 static int lay_out(struct pn_model *m, struct fo_err *e) {
     const struct pn_model_info *i = &m->info;
-    void *ids = NULL, *pos = NULL, *wanted = NULL, *seqs = NULL, *tokens = NULL, *before = NULL, *logits = NULL, *carried = NULL;
+    void *ids = NULL, *pos = NULL, *wanted = NULL, *seqs = NULL, *tokens = NULL, *before = NULL, *logits = NULL, *carried = NULL, *share = NULL, *row = NULL, *scale = NULL;
     for (int p = 0; p < m->n_parts; p++)
         if (lay_out_part(m, p, e)) return e->code;
     if (pn_kv_layout(&m->kv, &m->host, e) ||
@@ -163,6 +163,8 @@ static int lay_out(struct pn_model *m, struct fo_err *e) {
         take_host(m, i->max_concurrent, sizeof *m->tokens, &tokens, e) ||
         take_host(m, i->max_concurrent, sizeof *m->pages_before, &before, e) ||
         (!m->part[m->n_parts - 1].dev->weights_in_place && take_host(m, (uint64_t)m->logit_rows * m->h.n_vocab, sizeof(float), &logits, e)) ||
+        (m->h.n_expert && (take_host(m, (uint64_t)i->max_batch * m->h.n_expert, sizeof(float), &share, e) ||
+                           take_host(m, i->max_batch, sizeof *m->routes.row, &row, e) || take_host(m, i->max_batch, sizeof(float), &scale, e))) ||
         (m->n_parts > 1 && take_host(m, (uint64_t)i->max_batch * m->h.n_embd, sizeof(float), &carried, e)))
         return e->code;
     m->ids = ids;
@@ -173,6 +175,7 @@ static int lay_out(struct pn_model *m, struct fo_err *e) {
     m->pages_before = before;
     m->host_logits = logits;
     m->carried = carried;
+    m->routes = (struct pn_routes){ share, row, scale };
     return FO_OK;
 }
 

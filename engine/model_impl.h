@@ -62,6 +62,7 @@ struct pn_model {
     uint32_t *pages_before;   /* [max_concurrent] pages each sequence held, to give back what a failed step took */
     uint32_t logit_rows;
     float *host_logits; /* [logit_rows][n_vocab], or NULL: the last die's are host memory */
+    struct pn_routes routes;  /* of max_batch rows; NULLs without experts */
     float *carried;     /* [max_batch][n_embd], on its way from die to die; NULL with one */
 };
 

@@ -69,6 +69,8 @@ struct fo_device {
                        struct fo_err *e); /* fo_matmul is this with one matrix */
     int (*rms_norm)(struct fo_stream *s, const float *x, const float *weight, int n, int64_t k, float eps, float *out, struct fo_err *e);
     int (*add)(struct fo_stream *s, const float *a, const float *b, int n, int64_t k, bool broadcast_b, float *out, struct fo_err *e);
+    int (*add_rows)(struct fo_stream *s, const float *a, const int32_t *row, const float *scale, int n, int64_t k, float *out, int n_out,
+                    struct fo_err *e);
     int (*silu_mul)(struct fo_stream *s, const float *gate, const float *up, int n, int64_t k, float *out, struct fo_err *e);
     int (*rope)(struct fo_stream *s, const struct fo_rope *r, float *x, const int32_t *pos, int n, int n_head, struct fo_err *e);
     int (*kv_store)(struct fo_stream *s, const struct fo_kv_geom *g, const float *k, const float *v, const struct fo_attn_batch *b, int layer,

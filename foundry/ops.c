@@ -83,6 +83,17 @@ int fo_add(struct fo_stream *s, const float *a, const float *b, int n, int64_t k
     return s->dev->add(s, a, b, n, k, broadcast_b, out, e);
 }
 
+int fo_add_rows(struct fo_stream *s, const float *a, const int32_t *row, const float *scale, int n, int64_t k, float *out, int n_out, struct fo_err *e) {
+    int rc = check_rows(s, "add_rows", n, k, e);
+    if (!rc) rc = check_rows(s, "add_rows", n_out, k, e);
+    if (rc || n == 0) return rc;
+    if (!a || !row || !scale || !out) return missing("add_rows", e);
+    for (int i = 0; i < n; i++)
+        if (row[i] < 0 || row[i] >= n_out || (i && row[i] <= row[i - 1]))
+            return fo_fail(e, FO_EINTERNAL, "add_rows: row %d at %d, expected ascending ones below %d", (int)row[i], i, n_out);
+    return s->dev->add_rows(s, a, row, scale, n, k, out, n_out, e);
+}
+
 int fo_silu_mul(struct fo_stream *s, const float *gate, const float *up, int n, int64_t k, float *out, struct fo_err *e) {
     int rc = check_rows(s, "silu_mul", n, k, e);
     if (rc || n == 0) return rc;

@@ -26,6 +26,10 @@ int fo_rms_norm(struct fo_stream *s, const float *x, const float *weight, int n,
 /* out = a + b over [n][k]; with broadcast_b b is one row [k] (a bias). out may be a or b. */
 int fo_add(struct fo_stream *s, const float *a, const float *b, int n, int64_t k, bool broadcast_b, float *out, struct fo_err *e);
 
+/* out[row[i]] += scale[i] * a[i] over [n][k], out [n_out][k]. row and scale are the host's; rows are checked against n_out, ascend, and come
+ * once each. */
+int fo_add_rows(struct fo_stream *s, const float *a, const int32_t *row, const float *scale, int n, int64_t k, float *out, int n_out, struct fo_err *e);
+
 /* out = gate / (1 + exp(-gate)) * up over [n][k]. out may be gate or up. */
 int fo_silu_mul(struct fo_stream *s, const float *gate, const float *up, int n, int64_t k, float *out, struct fo_err *e);
 

@@ -5,17 +5,15 @@
  *
  * between an embedding and a normalised output matrix, which may be the embedding itself (tied). In GGUF the rows of q and k are
  * permuted so that rotary pairs are neighbours. Llama 3's frequency scaling is the tensor rope_freqs.weight: divisors of the inverse
- * frequencies. The architecture name "llama" also stands over mixtures of experts, which this build refuses. */
-#include "engine/bind.h"
+ * frequencies. The architecture name "llama" also stands over Mixtral, whose feed-forward
+ * block is a mixture of experts: see moe.h. */
 #include "engine/blocks.h"
 #include "engine/family.h"
 #include "engine/hparams.h"
-#include "foundry/base/err.h"
 
 static const char arch[] = "llama";
 
 static int llama_probe(const struct fo_gguf *g, struct pn_hparams *ret, struct fo_err *e) {
-    if (pn_key_refuse(g, arch, "expert_count", e)) return e->code;
     return pn_hparams_probe(g, arch, ret, e);
 }
 

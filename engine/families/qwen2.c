@@ -1,12 +1,15 @@
 /* Qwen2 and Qwen2.5 (Qwen team, arXiv 2407.10671): the layers of Llama with biases on q, k and v. GGUF keeps the rows of q and k as they
  * were trained, so a head's first half turns with its second. */
+#include "engine/bind.h"
 #include "engine/blocks.h"
 #include "engine/family.h"
 #include "engine/hparams.h"
+#include "foundry/base/err.h"
 
 static const char arch[] = "qwen2";
 
 static int qwen2_probe(const struct fo_gguf *g, struct pn_hparams *ret, struct fo_err *e) {
+    if (pn_key_refuse(g, arch, "expert_count", e)) return e->code;
     return pn_hparams_probe(g, arch, ret, e);
 }
 

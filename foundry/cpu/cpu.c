@@ -337,6 +337,14 @@ static int cpu_add(struct fo_stream *s, const float *a, const float *b, int n, i
     return run_rows(s, (struct row_job){ .op = ROW_ADD, .a = a, .b = b, .k = k, .b_stride = broadcast_b ? 0 : k, .out = out }, n);
 }
 
+static int cpu_add_rows(struct fo_stream *s, const float *a, const int32_t *row, const float *scale, int n, int64_t k, float *out, int n_out,
+                        struct fo_err *e) {
+    (void)s, (void)n_out, (void)e;
+    for (int i = 0; i < n; i++)
+        for (int64_t j = 0; j < k; j++) out[row[i] * k + j] += scale[i] * a[i * k + j];
+    return FO_OK;
+}
+
 static int cpu_silu_mul(struct fo_stream *s, const float *gate, const float *up, int n, int64_t k, float *out, struct fo_err *e) {
     (void)e;
     return run_rows(s, (struct row_job){ .op = ROW_SILU_MUL, .a = gate, .b = up, .k = k, .b_stride = k, .out = out }, n);
@@ -600,6 +608,7 @@ int fo_cpu_open(const char *address, const struct fo_device_opts *opts, struct f
         .matmul_many = cpu_matmul_many,
         .rms_norm = cpu_rms_norm,
         .add = cpu_add,
+        .add_rows = cpu_add_rows,
         .silu_mul = cpu_silu_mul,
         .rope = cpu_rope,
         .kv_store = cpu_kv_store,

@@ -23,6 +23,7 @@ enum fo_sim_subject {
     FO_SIM_MATMUL,
     FO_SIM_RMS_NORM,
     FO_SIM_ADD,
+    FO_SIM_ADD_ROWS,
     FO_SIM_SILU_MUL,
     FO_SIM_ROPE,
     FO_SIM_KV_STORE,

@@ -468,6 +468,13 @@ static int sim_add(struct fo_stream *s, const float *a, const float *b, int n, i
     return rc ? rc : sim_of(s)->cpu->add(cpu_stream(s), a, b, n, k, broadcast_b, out, e);
 }
 
+static int sim_add_rows(struct fo_stream *s, const float *a, const int32_t *row, const float *scale, int n, int64_t k, float *out, int n_out,
+                        struct fo_err *e) {
+    const struct span span[] = { floats("the input", a, n, k), floats("the output", out, n_out, k) };
+    int rc = op(s, FO_SIM_ADD_ROWS, span, 2, e);
+    return rc ? rc : sim_of(s)->cpu->add_rows(cpu_stream(s), a, row, scale, n, k, out, n_out, e);
+}
+
 static int sim_silu_mul(struct fo_stream *s, const float *gate, const float *up, int n, int64_t k, float *out, struct fo_err *e) {
     const struct span span[] = { floats("the gate", gate, n, k), floats("the input", up, n, k), floats("the output", out, n, k) };
     int rc = op(s, FO_SIM_SILU_MUL, span, 3, e);
@@ -617,6 +624,7 @@ int fo_sim_open(const char *name, const struct fo_device_opts *opts, struct fo_d
         .matmul_many = sim_matmul_many,
         .rms_norm = sim_rms_norm,
         .add = sim_add,
+        .add_rows = sim_add_rows,
         .silu_mul = sim_silu_mul,
         .rope = sim_rope,
         .kv_store = sim_kv_store,

@@ -1,4 +1,4 @@
-/* The decoder families (llama, qwen2, qwen3, phi3) against references. Two of them:
+/* The decoder families (llama, qwen2, qwen3, phi3, Mixtral) against references. Two of them:
  *
  *   - HuggingFace transformers, in tests/data/models (and in $GOLDENS/models when that is set): logits at every prompt position and a
  *     greedy continuation, for the tolerances of the goldens' README;
@@ -19,6 +19,7 @@
 #include <cmocka.h>
 
 #include "engine/model.h"
+#include "engine/moe.h"
 #include "foundry/base/err.h"
 #include "foundry/base/file.h"
 #include "foundry/base/rng.h"
@@ -193,7 +194,7 @@ static void check_goldens(bool exact) {
     assert_true(t.ran >= 6);
     assert_int_equal(t.left_out, 0);
     const char *root = getenv("GOLDENS");
-    static const char *const more[] = { "llama", "smollm", "mistral", "llama-rope3", "qwen2", "phi3", "phi3-longrope" };
+    static const char *const more[] = { "llama", "smollm", "mistral", "llama-rope3", "qwen2", "phi3", "phi3-longrope", "mixtral" };
     for (size_t i = 0; root && i < sizeof more / sizeof more[0]; i++) {
         char dir[512];
         snprintf(dir, sizeof dir, "%s/models/%s", root, more[i]);
@@ -279,6 +280,41 @@ static const float *rows_of(const struct fo_gguf *g, int layer, const char *own,
 
 enum { REF_MAX = 512 }; /* widest row of the models below */
 
+/* x += share * Down(SiLU(Gate h) * Up h) */
+static void feed_forward(const float *gate, const float *gate_bias, const float *up, const float *up_bias, const float *down, const float *down_bias,
+                         int embd, int ff, const double *h, double share, double *x) {
+    double a[REF_MAX], b[REF_MAX], y[REF_MAX];
+    matvec(gate, h, ff, embd, gate_bias, a);
+    matvec(up, h, ff, embd, up_bias, b);
+    for (int j = 0; j < ff; j++) a[j] = a[j] / (1 + exp(-a[j])) * b[j];
+    matvec(down, a, embd, ff, down_bias, y);
+    for (int j = 0; j < embd; j++) x[j] += share * y[j];
+}
+
+/* The softmax of all router logits; the largest are taken and divided by their sum. */
+static void mixture(const struct fo_gguf *g, int layer, const struct odd *t, const double *h, double *x) {
+    int n = (int)t->n_expert, embd = (int)t->n_embd, ff = (int)t->n_ff, taken[REF_MAX];
+    double p[REF_MAX], all = 0, of_taken = 0;
+    matvec(weights(g, layer, "ffn_gate_inp.weight"), h, n, embd, NULL, p);
+    for (int i = 0; i < n; i++) all += p[i] = exp(p[i]);
+    for (int i = 0; i < n; i++) p[i] /= all;
+    for (int k = 0; k < (int)t->n_expert_used; k++) {
+        int best = -1;
+        for (int i = 0; i < n; i++) {
+            bool had = false;
+            for (int j = 0; j < k; j++) had = had || taken[j] == i;
+            if (!had && (best < 0 || p[i] > p[best])) best = i;
+        }
+        taken[k] = best;
+        of_taken += p[best];
+    }
+    for (int k = 0; k < (int)t->n_expert_used; k++) {
+        size_t at = (size_t)taken[k] * (size_t)embd * (size_t)ff;
+        feed_forward(weights(g, layer, "ffn_gate_exps.weight") + at, NULL, weights(g, layer, "ffn_up_exps.weight") + at, NULL,
+                     weights(g, layer, "ffn_down_exps.weight") + at, NULL, embd, ff, h, p[taken[k]] / of_taken, x);
+    }
+}
+
 /* logits [n][vocab] of an F32 tiny model, whole prompt at once, keys and values kept as doubles. */
 static void reference(const struct fo_gguf *g, const struct odd *t, const struct turn *turn, const int32_t *ids, int n, float *logits) {
     int embd = (int)t->n_embd, ff = (int)t->n_ff, heads = (int)t->n_head, kv = (int)t->n_head_kv, vocab = (int)t->n_vocab;
@@ -299,7 +335,7 @@ static void reference(const struct fo_gguf *g, const struct odd *t, const struct
             }
         }
         for (int i = 0; i < n; i++) {
-            double h[REF_MAX], q[REF_MAX], att[REF_MAX] = { 0 }, gate[REF_MAX], up[REF_MAX], p[REF_MAX];
+            double h[REF_MAX], q[REF_MAX], att[REF_MAX] = { 0 }, p[REF_MAX];
             norm(x + i * embd, weights(g, l, "attn_norm.weight"), embd, h);
             matvec(rows_of(g, l, "attn_q.weight", "attn_qkv.weight", 0, embd), h, heads * hd, embd, weights(g, l, "attn_q.bias"), q);
             for (int head = 0; head < heads; head++) {
@@ -320,11 +356,12 @@ static void reference(const struct fo_gguf *g, const struct odd *t, const struct
             matvec(weights(g, l, "attn_output.weight"), att, embd, heads * hd, weights(g, l, "attn_output.bias"), h);
             for (int j = 0; j < embd; j++) x[i * embd + j] += h[j];
             norm(x + i * embd, weights(g, l, "ffn_norm.weight"), embd, h);
-            matvec(rows_of(g, l, "ffn_gate.weight", "ffn_up.weight", 0, embd), h, ff, embd, weights(g, l, "ffn_gate.bias"), gate);
-            matvec(weights(g, l, "ffn_up.weight") + (t->fused ? (size_t)ff * embd : 0), h, ff, embd, weights(g, l, "ffn_up.bias"), up);
-            for (int j = 0; j < ff; j++) gate[j] = gate[j] / (1 + exp(-gate[j])) * up[j];
-            matvec(weights(g, l, "ffn_down.weight"), gate, embd, ff, weights(g, l, "ffn_down.bias"), h);
-            for (int j = 0; j < embd; j++) x[i * embd + j] += h[j];
+            if (t->n_expert)
+                mixture(g, l, t, h, x + i * embd);
+            else
+                feed_forward(rows_of(g, l, "ffn_gate.weight", "ffn_up.weight", 0, embd), weights(g, l, "ffn_gate.bias"),
+                             weights(g, l, "ffn_up.weight") + (t->fused ? (size_t)ff * embd : 0), weights(g, l, "ffn_up.bias"),
+                             weights(g, l, "ffn_down.weight"), weights(g, l, "ffn_down.bias"), embd, ff, h, 1, x + i * embd);
         }
     }
     const float *out = weights(g, -1, "output.weight") ? weights(g, -1, "output.weight") : weights(g, -1, "token_embd.weight");
@@ -403,6 +440,10 @@ static void the_other_families_equal_an_independent_forward(void **state) {
         struct turn turn;
         uint32_t ctx_cap;
     } cases[] = {
+        { { .n_layer = 2, .n_embd = 64, .n_ff = 32, .n_head = 4, .n_head_kv = 2, .n_vocab = 50, .n_expert = 8, .n_expert_used = 2 }, { 0 }, 0 },
+        { { .n_layer = 1, .n_embd = 32, .n_ff = 96, .n_head = 4, .n_head_kv = 1, .n_vocab = 50, .n_expert = 5, .n_expert_used = 5, .untied = true }, { 0 }, 0 },
+        { { .n_layer = 2, .n_embd = 64, .n_ff = 64, .n_head = 4, .n_head_kv = 4, .n_vocab = 50, .n_expert = 3, .n_expert_used = 1 }, { 0 }, 0 },
+        { { .n_layer = 1, .n_embd = 32, .n_ff = 32, .n_head = 4, .n_head_kv = 4, .n_vocab = 50, .n_expert = 1, .n_expert_used = 1 }, { 0 }, 0 },
         { { .arch = "qwen2", .n_layer = 2, .n_embd = 64, .n_ff = 96, .n_head = 4, .n_head_kv = 2, .n_vocab = 50, .biases = true }, { .halves = true }, 0 },
         { { .arch = "qwen2", .n_layer = 1, .n_embd = 32, .n_ff = 160, .n_head = 4, .n_head_kv = 1, .n_vocab = 51, .biases = true, .untied = true }, { .halves = true }, 0 },
         { { .arch = "qwen3", .n_layer = 2, .n_embd = 64, .n_ff = 96, .n_head = 4, .n_head_kv = 2, .n_vocab = 50, .head_dim = 32, .qk_norm = true }, { .halves = true }, 0 },
@@ -444,12 +485,26 @@ static void scaled_positions_equal_their_papers(void **state) {
     fo_device_close(d);
 }
 
+static void routing_chooses_the_largest_whatever_they_are(void **state) {
+    (void)state;
+    float equal[4] = { 1, 1, 1, 1 }, far[3] = { -1e30f, 1e30f, 0 }, nan[3] = { NAN, NAN, NAN }, one[1] = { -5 };
+    pn_route(equal, 4, 2);
+    assert_true(equal[0] == 0.5f && equal[1] == 0.5f && equal[2] == 0 && equal[3] == 0); /* of equal ones the first */
+    pn_route(far, 3, 2);
+    assert_true(far[0] == 0 && far[1] == 1 && far[2] == 0);
+    pn_route(nan, 3, 2);
+    assert_true(isnan(nan[0]) && isnan(nan[1]) && nan[2] == 0);
+    pn_route(one, 1, 1);
+    assert_true(one[0] == 1);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_exact_path_equals_transformers),
         cmocka_unit_test(the_fast_path_stays_within_its_row_and_keeps_every_argmax),
         cmocka_unit_test(every_option_of_the_family_equals_an_independent_forward),
         cmocka_unit_test(the_other_families_equal_an_independent_forward),
+        cmocka_unit_test(routing_chooses_the_largest_whatever_they_are),
         cmocka_unit_test(scaled_positions_equal_their_papers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

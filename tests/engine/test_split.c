@@ -140,6 +140,7 @@ static void every_family_is_the_same_on_dies_and_threads(void **state) {
     (void)state;
     static const float longer[16] = { 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16 };
     static const struct odd families[] = {
+        { .n_expert = 4, .n_expert_used = 2 },
         { .arch = "qwen2", .biases = true },
         { .arch = "qwen3", .qk_norm = true, .untied = true },
         { .arch = "phi3", .fused = true, .untied = true, .rope_long = longer, .rope_short = longer },

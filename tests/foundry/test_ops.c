@@ -315,6 +315,26 @@ static void normalises_adds_and_gates(void **state) {
         }
 }
 
+static void adds_scaled_rows_where_they_belong(void **state) {
+    (void)state;
+    enum { N = 3, OUT = 5, K = 37 };
+    const int32_t row[N] = { 0, 2, 4 };
+    const float scale[N] = { 0.5f, -2, 3 };
+    fo_rng_seed(&rng, 7);
+    struct bench b = open_bench(false, 2);
+    struct fo_err e;
+    float *a = random_floats(N * K, -9, 9), *out = random_floats(OUT * K, -9, 9), was[OUT * K];
+    memcpy(was, out, sizeof was);
+    assert_int_equal(fo_add_rows(b.s, a, row, scale, N, K, out, OUT, &e), FO_OK);
+    for (int i = 0; i < N; i++)
+        for (int j = 0; j < K; j++) was[row[i] * K + j] += scale[i] * a[i * K + j];
+    assert_memory_equal(out, was, sizeof was);
+    assert_int_equal(fo_add_rows(b.s, a, row, scale, 0, K, out, OUT, &e), FO_OK);
+    assert_memory_equal(out, was, sizeof was);
+    free(a), free(out);
+    close_bench(b);
+}
+
 static void gates_extreme_values_without_surprise(void **state) {
     (void)state;
     struct bench b = open_bench(false, 1);
@@ -577,6 +597,14 @@ static void refuses_wrong_shapes(void **state) {
     REFUSED(fo_rms_norm(b.s, x, y, MAX_ROWS + 1, 8, 1e-5f, y, &e));
     REFUSED(fo_add(b.s, x, NULL, 1, 8, true, y, &e));
     REFUSED(fo_add(b.s, x, x, -1, 8, true, y, &e));
+    const int32_t order[] = { 0, 2 }, wrong[] = { 2, 0 }, twice[] = { 1, 1 }, below[] = { -1, 0 };
+    const float shares[] = { 1, 1 };
+    REFUSED(fo_add_rows(b.s, x, order, shares, 2, 8, y, 2, &e));
+    REFUSED(fo_add_rows(b.s, x, wrong, shares, 2, 8, y, 3, &e));
+    REFUSED(fo_add_rows(b.s, x, twice, shares, 2, 8, y, 3, &e));
+    REFUSED(fo_add_rows(b.s, x, below, shares, 2, 8, y, 3, &e));
+    REFUSED(fo_add_rows(b.s, x, order, NULL, 2, 8, y, 3, &e));
+    REFUSED(fo_add_rows(b.s, x, order, shares, 2, 8, y, MAX_ROWS + 1, &e));
     REFUSED(fo_silu_mul(b.s, x, x, 1, INT64_MAX, y, &e));
     REFUSED(fo_silu_mul(b.s, NULL, x, 1, 8, y, &e));
 
@@ -652,6 +680,7 @@ int main(void) {
         cmocka_unit_test(lives_through_nan_and_infinity),
         cmocka_unit_test(looks_up_rows_of_every_type),
         cmocka_unit_test(normalises_adds_and_gates),
+        cmocka_unit_test(adds_scaled_rows_where_they_belong),
         cmocka_unit_test(gates_extreme_values_without_surprise),
         cmocka_unit_test(rotates_pairs_and_halves),
         cmocka_unit_test(attends_as_double_arithmetic_does),

@@ -54,17 +54,21 @@ static void key(struct out *o, const char *name, int kind, double number, const 
     put_key(o, &(struct odd_key){ name, kind, number, text });
 }
 
-static void put_tensor(struct out *o, const char *name, enum fo_dtype type, int64_t ne0, int64_t ne1, const float *values, float mean, float spread) {
+static void put_tensors(struct out *o, const char *name, enum fo_dtype type, int64_t ne0, int64_t ne1, int64_t ne2, const float *values, float mean, float spread) {
     const struct fo_dtype_info *d = fo_dtype_info(type);
-    uint64_t dims[] = { (uint64_t)ne0, (uint64_t)ne1 }, n = dims[0] * dims[1], bytes = fo_dtype_bytes(type, n);
+    uint64_t dims[] = { (uint64_t)ne0, (uint64_t)ne1, (uint64_t)ne2 }, n = dims[0] * dims[1] * dims[2], bytes = fo_dtype_bytes(type, n);
     float *f = malloc(n * sizeof *f + 1);
     void *packed = calloc(1, bytes + 1);
     need(f && packed, "memory");
     for (uint64_t i = 0; i < n; i++) f[i] = values ? values[i] : mean + spread * (float)(2 * fo_rng_unit(&o->rng) - 1);
     if (d->from_f32) d->from_f32(f, packed, n); /* else it is no weight type: only its place in the directory matters */
-    test_gguf_tensor(&o->w, name, type, dims, ne1 == 1 ? 1 : 2, packed, bytes);
+    test_gguf_tensor(&o->w, name, type, dims, ne2 > 1 ? 3 : ne1 > 1 ? 2 : 1, packed, bytes);
     free(f);
     free(packed);
+}
+
+static void put_tensor(struct out *o, const char *name, enum fo_dtype type, int64_t ne0, int64_t ne1, const float *values, float mean, float spread) {
+    put_tensors(o, name, type, ne0, ne1, 1, values, mean, spread);
 }
 
 static void tensor(struct out *o, const char *name, enum fo_dtype type, int64_t ne0, int64_t ne1, float mean, float spread) {
@@ -77,6 +81,14 @@ static void layer_tensor(struct out *o, uint32_t layer, const char *suffix, enum
     char name[64];
     snprintf(name, sizeof name, "blk.%u.%s", layer, suffix);
     tensor(o, name, type, ne0, ne1, mean, spread);
+}
+
+static void layer_experts(struct out *o, uint32_t layer, const char *suffix, int64_t ne0, int64_t ne1, float spread) {
+    char name[64];
+    snprintf(name, sizeof name, "blk.%u.%s", layer, suffix);
+    for (const struct odd_tensor *t = o->t->tensors; t && t->name; t++)
+        if (strcmp(t->name, name) == 0) return;
+    put_tensors(o, name, o->t->type, ne0, ne1, o->t->n_expert, NULL, 0, spread);
 }
 
 static uint32_t or_else(uint32_t v, uint32_t unset) {
@@ -104,6 +116,10 @@ void odd_write(const char *path, const struct odd *t) {
         arch_key(&o, "attention.value_length", 'u', hd);
     }
     if (t->window) arch_key(&o, "attention.sliding_window", 'u', t->window);
+    if (t->n_expert) {
+        arch_key(&o, "expert_count", 'u', t->n_expert);
+        arch_key(&o, "expert_used_count", 'u', t->n_expert_used);
+    }
     for (const struct odd_key *k = t->keys; k && k->key; k++) put_key(&o, k);
 
     float w = 0.12f;
@@ -123,9 +139,16 @@ void odd_write(const char *path, const struct odd *t) {
         }
         layer_tensor(&o, i, "attn_output.weight", t->type, heads * hd, embd, 0, w);
         layer_tensor(&o, i, "ffn_norm.weight", FO_F32, embd, 1, 1, 0.2f);
-        if (!t->fused) layer_tensor(&o, i, "ffn_gate.weight", t->type, embd, ff, 0, w);
-        layer_tensor(&o, i, "ffn_up.weight", t->type, embd, t->fused ? 2 * ff : ff, 0, w);
-        layer_tensor(&o, i, "ffn_down.weight", t->type, ff, embd, 0, w);
+        if (t->n_expert) {
+            layer_tensor(&o, i, "ffn_gate_inp.weight", FO_F32, embd, t->n_expert, 0, 0.5f);
+            layer_experts(&o, i, "ffn_gate_exps.weight", embd, ff, w);
+            layer_experts(&o, i, "ffn_up_exps.weight", embd, ff, w);
+            layer_experts(&o, i, "ffn_down_exps.weight", ff, embd, w);
+        } else {
+            if (!t->fused) layer_tensor(&o, i, "ffn_gate.weight", t->type, embd, ff, 0, w);
+            layer_tensor(&o, i, "ffn_up.weight", t->type, embd, t->fused ? 2 * ff : ff, 0, w);
+            layer_tensor(&o, i, "ffn_down.weight", t->type, ff, embd, 0, w);
+        }
         if (!t->biases) continue;
         layer_tensor(&o, i, "attn_q.bias", FO_F32, heads * hd, 1, 0, 0.5f);
         layer_tensor(&o, i, "attn_k.bias", FO_F32, kv * hd, 1, 0, 0.5f);

@@ -25,6 +25,7 @@ struct odd {
     enum fo_dtype type;     /* of every matrix */
     bool untied, biases;
     bool qk_norm;           /* attn_q_norm and attn_k_norm */
+    uint32_t n_expert, n_expert_used; /* 0 = one feed-forward block */
     bool fused;             /* attn_qkv, and gate and up in ffn_up; only without biases */
     uint32_t window;        /* 0 = no key */
     const float *rope_freqs; /* [head_dim / 2], or NULL */
