@@ -450,6 +450,36 @@ def test_pain_69_an_alias_changed_under_streams_fails_no_request(scripts, start)
     assert events(d, "b") == ["load_started", "load_done"]
 
 
+def test_pain_69_a_reload_touches_no_kv_of_what_runs(models, start):
+    """A real model's next token depends on all of its KV: eight sampled streams beside a reload say what they say without one."""
+    four = "max_concurrent: 4\nmax_sessions: 4"
+    d = start(declared(("a", models["slow"], four), ("b", models["slow"], four)))
+
+    def fields(i):
+        return {"model": "ab"[i % 2], "max_tokens": 150, "ignore_eos": True, "temperature": 1, "seed": i}
+
+    def text(prompt, i):
+        return d.chat(prompt, **fields(i)).json["choices"][0]["message"]["content"]
+
+    want = [text(f"Story {i}", i) for i in range(8)]
+    assert text("Story 1", 0) != want[0], "the same seed over another KV says something else"
+    streams = [d.stream(f"Story {i}", **fields(i)) for i in range(8)]
+    got = [None] * 8
+
+    def read(i):
+        got[i] = "".join(c["choices"][0]["delta"].get("content", "") for c in streams[i].chunks())
+
+    threads = [threading.Thread(target=read, args=(i,)) for i in range(8)]
+    for t in threads:
+        t.start()
+    d.write(declared(("a", models["slow"], four + "\naliases: [ fresh ]"), ("b", models["slow"], four)))
+    assert reconcile(d).status == 200
+    assert d.counters("a")["running"] == d.counters("b")["running"] == 4, "the streams are still going"
+    for t in threads:
+        t.join()
+    assert got == want
+
+
 def test_a_third_model_is_added_beside_running_streams(scripts, start):
     d = start(declared(("a", scripts["small"])))
     s = d.stream(model="a", max_tokens=300)
