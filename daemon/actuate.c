@@ -17,6 +17,7 @@
 #include "daemon/hostmem.h"
 #include "daemon/log.h"
 #include "engine/engine.h"
+#include "foundry/base/clock.h"
 #include "foundry/base/file.h"
 #include "foundry/base/log.h"
 #include "foundry/base/units.h"
@@ -34,12 +35,6 @@ struct pd_loader {
     bool stop;
     atomic_bool cancel;
 };
-
-static uint64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
 
 /* --- steps as values --- */
 
@@ -154,7 +149,7 @@ static void settle_begin(struct settle *t, const struct pd_form *f) {
 
 /* Waits until each has all of it back, or its free memory has not risen for the stable time, or the timeout. */
 static void settle_end(struct pd_loader *l, struct pd_step *s, struct settle *t) {
-    uint64_t start = now_ms(), last_rise = start;
+    uint64_t start = fo_now_ms(), last_rise = start;
     while (t->n) {
         bool all = true;
         for (size_t i = 0; i < t->n; i++) {
@@ -163,15 +158,15 @@ static void settle_end(struct pd_loader *l, struct pd_step *s, struct settle *t)
             if (t->devices[i]->memory(t->devices[i], &total, &free_bytes, &e)) continue;
             if (free_bytes > t->best[i]) {
                 t->best[i] = free_bytes;
-                last_rise = now_ms();
+                last_rise = fo_now_ms();
             }
             if (free_bytes < t->expected[i]) all = false;
         }
-        uint64_t now = now_ms();
+        uint64_t now = fo_now_ms();
         if (all || now - last_rise >= s->settle_stable_ms || now - start >= s->settle_timeout_ms || atomic_load(&l->cancel)) break;
         usleep(LOOK_MS * 1000);
     }
-    s->settled_ms = now_ms() - start;
+    s->settled_ms = fo_now_ms() - start;
     if (s->settled_ms >= LOOK_MS) pd_app_event(l->app, false, "settled", s->model, "the memory came back after %llu ms", (unsigned long long)s->settled_ms);
 }
 
@@ -220,11 +215,11 @@ static int too_long(uint64_t timeout_ms, struct fo_err *e) {
 static int go_on(void *ctx, struct fo_err *e) {
     const struct leave *leave = ctx;
     if (atomic_load(&leave->l->cancel)) return fo_fail(e, FO_ECANCELLED, "the load was given up: the daemon is stopping");
-    return now_ms() - leave->start_ms > leave->timeout_ms ? too_long(leave->timeout_ms, e) : FO_OK;
+    return fo_now_ms() - leave->start_ms > leave->timeout_ms ? too_long(leave->timeout_ms, e) : FO_OK;
 }
 
 static int load_form(struct pd_loader *l, struct pd_step *s, const struct pd_form *f, struct fo_err *e) {
-    struct leave leave = { .l = l, .start_ms = now_ms(), .timeout_ms = s->load_timeout_ms };
+    struct leave leave = { .l = l, .start_ms = fo_now_ms(), .timeout_ms = s->load_timeout_ms };
     const struct cf_model *d = f->spec;
     char *path = pd_resolve(s->dir, d->source_path), *template_path = d->chat_template ? pd_resolve(s->dir, d->chat_template) : NULL, *text = NULL;
     size_t len;
@@ -257,10 +252,10 @@ static int load_form(struct pd_loader *l, struct pd_step *s, const struct pd_for
 
 /* Gate, load, and not slower than the load timeout: a die that needs that long once will need it again. */
 static int load(struct pd_loader *l, struct pd_step *s, const struct pd_form *f, struct fo_err *e) {
-    uint64_t start = now_ms();
+    uint64_t start = fo_now_ms();
     if (!s->trusted && check_gates(s, f, NULL, e)) return e->code;
     if (load_form(l, s, f, e)) return e->code;
-    if (now_ms() - start > s->load_timeout_ms) {
+    if (fo_now_ms() - start > s->load_timeout_ms) {
         struct fo_err ignored;
         pn_engine_unload_replica(l->app->engine, s->model, (uint32_t)s->replica, 0, &ignored);
         return too_long(s->load_timeout_ms, e);
@@ -280,7 +275,7 @@ static void probe(struct pd_step *s) {
 }
 
 static void perform(struct pd_loader *l, struct pd_step *s) {
-    uint64_t start = now_ms();
+    uint64_t start = fo_now_ms();
     struct fo_err again;
     switch (s->kind) {
     case PD_STEP_PROBE:
@@ -301,7 +296,7 @@ static void perform(struct pd_loader *l, struct pd_step *s) {
         else pd_app_event(l->app, true, "rollback_failed", s->model, "%s", again.msg);
         break;
     }
-    s->took_ms = now_ms() - start;
+    s->took_ms = fo_now_ms() - start;
 }
 
 static void *loader_main(void *arg) {

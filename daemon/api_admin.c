@@ -15,6 +15,7 @@
 #include "daemon/routes.h"
 #include "engine/engine.h"
 #include "foundry/base/buf.h"
+#include "foundry/base/clock.h"
 #include "foundry/base/err.h"
 #include "foundry/device.h"
 
@@ -26,12 +27,6 @@ enum {
     PING_MS = 10 * 1000,            /* a stream of steps is silent no longer than this */
     MAX_EVENTS = 8                  /* of a model, newest */
 };
-
-static int64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * (int64_t)1000 + t.tv_nsec / 1000000;
-}
 
 /* --- who may --- */
 
@@ -90,14 +85,14 @@ static bool ask(struct pd_app *app, struct pd_call *c, enum pd_ask_kind kind, co
 
 /* A view that has looked at ask `seq` (and is settled); NULL when the client left, the server stops, or time is over (*ret_late). */
 static struct pd_view *await(struct pd_app *app, struct pd_call *c, uint64_t seq, bool settled, int64_t limit_ms, bool *ret_late) {
-    int64_t end = now_ms() + limit_ms;
+    uint64_t end = fo_now_ms() + limit_ms;
     *ret_late = false;
     for (;;) {
         struct pd_view *v = pd_app_wait(app, seq, settled, 0, SLICE_MS);
         if (v && v->asked >= seq && (!settled || v->settled)) return v;
         pd_view_put(v);
         if (pd_client_gone(c) || atomic_load(&app->draining)) return NULL;
-        if (now_ms() >= end) {
+        if (fo_now_ms() >= end) {
             *ret_late = true;
             return NULL;
         }
@@ -385,7 +380,7 @@ static bool write_line(struct pd_call *c, json_t *o) {
 /* One JSON object a line: events as they happen, then the result. */
 static void stream_steps(struct pd_app *app, struct pd_call *c, uint64_t seq, uint64_t event) {
     struct pd_event ev;
-    int64_t said = now_ms();
+    uint64_t said = fo_now_ms();
     if (!pd_stream_open(c, 200, "application/x-ndjson", "Cache-Control: no-store\r\n")) return;
     for (;;) {
         struct pd_view *v = pd_app_wait(app, seq, true, event, SLICE_MS);
@@ -393,14 +388,14 @@ static void stream_steps(struct pd_app *app, struct pd_call *c, uint64_t seq, ui
         while (ok && pd_app_next_event(app, event, NULL, &ev)) {
             event = ev.seq;
             ok = write_line(c, event_object(&ev));
-            said = now_ms();
+            said = fo_now_ms();
         }
         if (ok && done) ok = write_line(c, verdict_object(app, v, v->manifest_ok ? "applied" : "manifest_invalid")) && false;
         else if (ok && atomic_load(&app->draining)) ok = write_line(c, verdict_object(app, v, "draining")) && false;
-        else if (ok && now_ms() - said >= PING_MS) ok = pd_stream_write(c, "\n", 1);
+        else if (ok && fo_now_ms() - said >= PING_MS) ok = pd_stream_write(c, "\n", 1);
         pd_view_put(v);
         if (!ok || pd_client_gone(c)) break;
-        if (now_ms() - said >= PING_MS) said = now_ms();
+        if (fo_now_ms() - said >= PING_MS) said = fo_now_ms();
     }
     pd_stream_close(c);
 }

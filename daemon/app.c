@@ -16,6 +16,7 @@
 #include "daemon/oai.h"
 #include "engine/engine.h"
 #include "foundry/base/buf.h"
+#include "foundry/base/clock.h"
 #include "foundry/base/err.h"
 #include "foundry/base/log.h"
 
@@ -69,14 +70,7 @@ struct pd_view *pd_app_view(struct pd_app *app) {
 }
 
 struct pd_view *pd_app_wait(struct pd_app *app, uint64_t seq, bool settled, uint64_t event, int timeout_ms) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += timeout_ms % 1000 * 1000000L;
-    if (until.tv_nsec >= 1000000000L) {
-        until.tv_nsec -= 1000000000L;
-        until.tv_sec++;
-    }
+    struct timespec until = fo_deadline(timeout_ms);
     pthread_mutex_lock(&app->lock);
     while (!(app->view && app->view->asked >= seq && (!settled || app->view->settled)) && !(event && app->next_event > event + 1))
         if (pthread_cond_timedwait(&app->changed, &app->lock, &until)) break;

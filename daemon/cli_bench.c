@@ -11,14 +11,13 @@
 #include "daemon/cli.h"
 #include "engine/model.h"
 #include "engine/version.h"
+#include "foundry/base/clock.h"
 #include "foundry/base/err.h"
 #include "foundry/base/rng.h"
 #include "foundry/device.h"
 
 static double seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+    return (double)fo_now_ns() * 1e-9;
 }
 
 static int compare(const void *a, const void *b) {

@@ -15,6 +15,7 @@
 #include "daemon/sse.h"
 #include "engine/engine.h"
 #include "foundry/base/buf.h"
+#include "foundry/base/clock.h"
 #include "foundry/base/err.h"
 #include "foundry/base/log.h"
 
@@ -32,21 +33,15 @@ struct gen {
     struct pd_answer answer;
     struct pn_usage usage;  /* of all choices */
     struct fo_buf out;      /* the next piece of a stream */
-    int64_t last_write_ms;
+    uint64_t last_write_ms;
     bool open;              /* the stream's head is sent */
 };
-
-static int64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * (int64_t)1000 + t.tv_nsec / 1000000;
-}
 
 /* Sends what is in g->out. */
 static bool flush(struct gen *g) {
     bool ok = !g->out.failed && pd_stream_write(g->call, fo_buf_str(&g->out), g->out.len);
     fo_buf_clear(&g->out);
-    g->last_write_ms = now_ms();
+    g->last_write_ms = fo_now_ms();
     return ok;
 }
 
@@ -116,7 +111,7 @@ static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_b
         switch (ev.kind) {
         case PN_EV_TIMEOUT:
         case PN_EV_STARTED:
-            if (stream && now_ms() - g->last_write_ms >= PING_MS) {
+            if (stream && fo_now_ms() - g->last_write_ms >= PING_MS) {
                 fo_buf_puts(&g->out, PD_SSE_PING);
                 if (!flush(g)) return false;
             }
@@ -156,7 +151,7 @@ static bool begin_choice(struct gen *g, const struct pd_job *job, int64_t index,
     if (!g->open) {
         if (!pd_stream_open(g->call, 200, PD_SSE_TYPE, PD_SSE_HEADERS)) return false;
         g->open = true;
-        g->last_write_ms = now_ms();
+        g->last_write_ms = fo_now_ms();
     }
     if (g->params->api == PD_API_CHAT) pd_sse_role(&g->answer, index, &g->out);
     else if (job->echo) pd_sse_text(&g->answer, index, job->echo, job->n_echo, &g->out);
@@ -206,7 +201,7 @@ static void finish(struct gen *g, const struct pd_choice *choices, size_t n) {
 void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, const struct pd_params *p, const struct pd_job *jobs, size_t n_jobs) {
     struct gen g = { .app = app, .call = c, .served = s, .params = p };
     size_t n = n_jobs * (size_t)p->n;
-    int64_t start = now_ms();
+    uint64_t start = fo_now_ms();
     pd_answer_init(&g.answer, p->api, pn_served_name(s), p->stream && p->include_usage);
     fo_buf_init(&g.out, MAX_TEXT);
     struct pd_choice *choices = calloc(n, sizeof *choices);
@@ -221,7 +216,7 @@ void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, con
     const char *verdict = ok ? "answered" : pd_client_gone(c) ? "client_left" : "failed";
     fo_log(FO_LOG_INFO, "http", "event=%s request=%s model=%s api=%s stream=%d prompt_tokens=%u completion_tokens=%u queue_ms=%.0f prefill_ms=%.0f decode_ms=%.0f ms=%lld",
            verdict, c->id, g.answer.model, p->api == PD_API_CHAT ? "chat" : "completions", p->stream, g.usage.prompt_tokens, g.usage.completion_tokens,
-           g.usage.queue_ms, g.usage.prefill_ms, g.usage.decode_ms, (long long)(now_ms() - start));
+           g.usage.queue_ms, g.usage.prefill_ms, g.usage.decode_ms, (long long)(fo_now_ms() - start));
     for (size_t i = 0; i < n && choices; i++) free(choices[i].text);
     free(choices);
     fo_buf_done(&g.out);

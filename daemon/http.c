@@ -32,6 +32,7 @@
 #include "daemon/oai.h"
 #include "engine/version.h"
 #include "foundry/base/buf.h"
+#include "foundry/base/clock.h"
 #include "foundry/base/err.h"
 #include "foundry/base/log.h"
 #include "foundry/base/rng.h"
@@ -84,29 +85,23 @@ struct pd_conn {
     bool head_only, chunked, close_after, gone;
 };
 
-static int64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return t.tv_sec * (int64_t)1000 + t.tv_nsec / 1000000;
-}
-
 /* --- bytes in and out --- */
 
 /* Waits until the socket is ready or `deadline` passes: 1, 0 on timeout. */
-static int wait_for(const struct pd_conn *c, short events, int64_t deadline) {
+static int wait_for(const struct pd_conn *c, short events, uint64_t deadline) {
     for (;;) {
-        int64_t left = deadline - now_ms();
+        int64_t left = (int64_t)(deadline - fo_now_ms());
         struct pollfd p = { .fd = c->fd, .events = events };
         int n = poll(&p, 1, left < 0 ? 0 : left > 60000 ? 60000 : (int)left);
         if (n > 0) return 1;
-        if (n == 0 && now_ms() >= deadline) return 0;
+        if (n == 0 && fo_now_ms() >= deadline) return 0;
     }
 }
 
 enum { GOT_TIMEOUT = -1, GOT_EOF = 0 };
 
 /* Reads up to `size` bytes: how many, GOT_EOF when the client closed or the connection broke, GOT_TIMEOUT. */
-static ssize_t read_some(struct pd_conn *c, char *buf, size_t size, int64_t deadline) {
+static ssize_t read_some(struct pd_conn *c, char *buf, size_t size, uint64_t deadline) {
     for (;;) {
         ssize_t n = recv(c->fd, buf, size, 0);
         if (n >= 0) return n;
@@ -123,7 +118,7 @@ static bool send_all(struct pd_conn *c, const char *bytes, size_t n) {
             bytes += sent;
             n -= (size_t)sent;
         } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!wait_for(c, POLLOUT, now_ms() + (int64_t)c->http->limits.write_idle_ms)) c->gone = true;
+            if (!wait_for(c, POLLOUT, fo_now_ms() + c->http->limits.write_idle_ms)) c->gone = true;
         } else if (errno != EINTR) {
             c->gone = true;
         }
@@ -286,7 +281,7 @@ static bool grow(char **buf, size_t *size, size_t want, size_t most) {
 /* Reads until a whole head is in c->in: its length, or 0 when the connection is over (refused with an answer where there is
  * somebody to tell). The time starts with the first byte, so an idle connection may wait for its next request. */
 static size_t read_head(struct pd_conn *c, struct pd_call *call, bool first) {
-    int64_t deadline = now_ms() + (first || c->n_in ? (int64_t)c->http->limits.header_time_ms : KEEP_ALIVE_MS);
+    uint64_t deadline = fo_now_ms() + (first || c->n_in ? c->http->limits.header_time_ms : KEEP_ALIVE_MS);
     for (;;) {
         size_t end = pd_head_end(c->in, c->n_in);
         if (end) return end;
@@ -300,7 +295,7 @@ static size_t read_head(struct pd_conn *c, struct pd_call *call, bool first) {
         ssize_t n = read_some(c, c->in + c->n_in, c->in_size - c->n_in, deadline);
         if (n == GOT_TIMEOUT && c->n_in > 0) refuse(call, PD_ERR_TIMEOUT, 0, "the request head did not arrive in time");
         if (n <= 0) return 0;
-        if (c->n_in == 0 && !first) deadline = now_ms() + (int64_t)c->http->limits.header_time_ms;
+        if (c->n_in == 0 && !first) deadline = fo_now_ms() + c->http->limits.header_time_ms;
         c->n_in += (size_t)n;
     }
 }
@@ -336,7 +331,7 @@ static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_h
     if (head->length > c->http->limits.body_bytes) return body_too_large(call);
     if (head->expect_continue && c->n_in == 0 && !send_all(c, "HTTP/1.1 100 Continue\r\n\r\n", 25)) return false;
     struct pd_chunks chunks = { 0 };
-    int64_t start = now_ms();
+    uint64_t start = fo_now_ms();
     uint64_t seen = 0;
     for (;;) {
         if (head->chunked ? chunks.state == PD_CH_DONE : c->n_body == head->length) return true;
@@ -353,9 +348,9 @@ static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_h
             memcpy(to, c->in, got);
             memmove(c->in, c->in + got, c->n_in -= got);
         } else {
-            int64_t now = now_ms();
-            ssize_t n = now - start > (int64_t)(c->http->limits.body_idle_ms + seen / MIN_BODY_BYTES_PER_MS) ? GOT_TIMEOUT
-                                                                                                : read_some(c, to, want, now + (int64_t)c->http->limits.body_idle_ms);
+            uint64_t now = fo_now_ms();
+            bool slow = now - start > c->http->limits.body_idle_ms + seen / MIN_BODY_BYTES_PER_MS;
+            ssize_t n = slow ? GOT_TIMEOUT : read_some(c, to, want, now + c->http->limits.body_idle_ms);
             if (n == GOT_TIMEOUT) refuse(call, PD_ERR_TIMEOUT, 0, "the request body did not arrive in time");
             if (n <= 0) return false;
             got = (size_t)n;
@@ -424,9 +419,9 @@ static bool serve_one(struct pd_conn *c, bool first) {
  * moment. */
 static void linger(struct pd_conn *c) {
     char sink[4096];
-    int64_t deadline = now_ms() + LINGER_MS;
+    uint64_t deadline = fo_now_ms() + LINGER_MS;
     shutdown(c->fd, SHUT_WR);
-    while (now_ms() < deadline && read_some(c, sink, sizeof sink, deadline) > 0) {}
+    while (fo_now_ms() < deadline && read_some(c, sink, sizeof sink, deadline) > 0) {}
 }
 
 /* The count that a connection is part of. Under the lock. */

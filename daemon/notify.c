@@ -1,5 +1,6 @@
 /* sd_notify behind one seam: see notify.h. */
 #include "daemon/notify.h"
+#include "foundry/base/clock.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -30,9 +31,7 @@ void pd_notify_extend(unsigned long long usec) {
 }
 
 void pd_notify_reloading(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)t.tv_sec * 1000000 + (unsigned long long)t.tv_nsec / 1000);
+    sd_notifyf(0, "RELOADING=1\nMONOTONIC_USEC=%llu", (unsigned long long)(fo_now_ns() / 1000));
 }
 
 uint64_t pd_notify_watchdog_ms(void) {

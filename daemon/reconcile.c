@@ -33,6 +33,7 @@
 #include "daemon/status.h"
 #include "daemon/world.h"
 #include "engine/engine.h"
+#include "foundry/base/clock.h"
 #include "foundry/base/err.h"
 #include "foundry/base/log.h"
 #include "foundry/base/units.h"
@@ -79,12 +80,6 @@ struct pd_loop {
     size_t n_heartbeats;
 };
 
-static uint64_t now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 /* --- what is shown --- */
 
 /* Says once that a model does not fit, or that its file cannot be served. */
@@ -101,7 +96,7 @@ static void say_refusals(struct pd_loop *l, const struct pd_view *before, const 
 static void publish(struct pd_loop *l) {
     struct fo_err e;
     struct cf_facts *facts;
-    if (pd_facts_gather(&l->world, l->app->engine, l->opts.no_mmap, now_ms(), &facts, &e)) {
+    if (pd_facts_gather(&l->world, l->app->engine, l->opts.no_mmap, fo_now_ms(), &facts, &e)) {
         fo_log(FO_LOG_WARN, "reconcile", "event=no_memory_to_publish next=\"pages show the state before\"");
         return;
     }
@@ -114,7 +109,7 @@ static void publish(struct pd_loop *l) {
         .step = l->step,
         .before = before,
         .asked = l->asked,
-        .now_ms = now_ms(),
+        .now_ms = fo_now_ms(),
         .settled = l->settled,
         .first_pass_over = l->first_pass_over,
         .manifest_ok = l->manifest_ok,
@@ -165,7 +160,7 @@ static void note_failure(struct pd_loop *l, const char *name, const char *why) {
     uint64_t wait = l->backoff_ms, most = l->backoff_ms * MAX_BACKOFF;
     for (uint32_t i = 1; i < h->streak && wait < most; i++) wait *= 2;
     if (wait > most) wait = most;
-    h->retry_at_ms = now_ms() + wait;
+    h->retry_at_ms = fo_now_ms() + wait;
     h->load_failures++;
     snprintf(h->last_error, sizeof h->last_error, "%s", why);
     pd_app_event(l->app, true, "model_failed", name, "%.300s; next try in %s", why, fo_format_ms(wait, text, sizeof text));
@@ -174,7 +169,7 @@ static void note_failure(struct pd_loop *l, const char *name, const char *why) {
 /* Copies that failed since the last look, and models that have served well for a while. */
 static void look(struct pd_loop *l, bool *ret_changed) {
     struct pd_world *w = &l->world;
-    uint64_t now = now_ms();
+    uint64_t now = fo_now_ms();
     bool was_lost[64];
     size_t n = w->n_dies < 64 ? w->n_dies : 64;
     for (size_t i = 0; i < n; i++) was_lost[i] = w->dies[i].lost;
@@ -453,7 +448,7 @@ static bool begin(struct pd_loop *l, struct pd_step *s) {
     s->generation = l->manifest->generation;
     l->step = s;
     l->settled = false;
-    l->step_started_ms = now_ms();
+    l->step_started_ms = fo_now_ms();
     pd_loader_start(l->loader, s);
     return true;
 }
@@ -623,7 +618,7 @@ static void loaded(struct pd_loop *l, struct pd_instance *inst, const struct pd_
         h->loads++;
         h->failures = 0;
         h->retry_at_ms = 0;
-        h->served_since_ms = now_ms();
+        h->served_since_ms = fo_now_ms();
     }
     log_loaded(l, s);
     pd_app_event(l->app, false, s->kind == PD_STEP_RELOAD ? "reload_done" : "load_done", s->model, "after %s", fo_format_ms(s->took_ms, text, sizeof text));
@@ -683,7 +678,7 @@ static void drop_plan(struct pd_loop *l) {
 static int make_plan(struct pd_loop *l, struct fo_err *e) {
     struct cf_facts *facts;
     struct cf_plan *plan;
-    if (pd_facts_gather(&l->world, l->app->engine, l->opts.no_mmap, now_ms(), &facts, e)) return e->code;
+    if (pd_facts_gather(&l->world, l->app->engine, l->opts.no_mmap, fo_now_ms(), &facts, e)) return e->code;
     if (cf_plan_make(l->manifest->m, facts, 0, &plan, e)) {
         cf_facts_free(facts);
         return e->code;
@@ -721,7 +716,7 @@ static void think(struct pd_loop *l) {
     struct fo_err e;
     bool first = false;
     e.code = FO_OK;
-    l->next_look_ms = now_ms() + LOOK_MS;
+    l->next_look_ms = fo_now_ms() + LOOK_MS;
     look(l, NULL);
     for (int n = 0; !l->step && !l->draining && n < MAX_STEPS_AT_ONCE; n++) {
         if (start_probe(l)) break;
@@ -746,7 +741,7 @@ static void think(struct pd_loop *l) {
 
 /* When to look again, in milliseconds: for a model whose backoff ends, or for memory that is still to come back. */
 static int next_timeout(const struct pd_loop *l) {
-    uint64_t now = now_ms(), at = l->next_look_ms;
+    uint64_t now = fo_now_ms(), at = l->next_look_ms;
     for (size_t i = 0; i < l->world.n_histories; i++) {
         uint64_t retry = l->world.histories[i]->retry_at_ms;
         if (retry > now && retry < at) at = retry;
@@ -756,7 +751,7 @@ static int next_timeout(const struct pd_loop *l) {
 }
 
 static bool due(struct pd_loop *l) {
-    uint64_t now = now_ms();
+    uint64_t now = fo_now_ms();
     bool due = now >= l->next_look_ms;
     for (size_t i = 0; i < l->world.n_histories && !l->step; i++) {
         struct pd_history *h = l->world.histories[i];
@@ -802,7 +797,7 @@ static void feed_watchdog(struct pd_loop *l) {
 
 /* A start or a reload takes as long as its loads, each within its own limit. */
 static void extend(struct pd_loop *l) {
-    uint64_t now = now_ms();
+    uint64_t now = fo_now_ms();
     if (!l->step || now - l->extended_ms < LOOK_MS || now - l->step_started_ms > l->manifest->m->host.load_timeout_ms + l->manifest->m->server.drain_ms) return;
     l->extended_ms = now;
     pd_notify_extend(EXTEND_MS * 1000ull);
@@ -827,7 +822,7 @@ static int wait_event(struct pd_loop *l, int timeout_ms) {
 
 static void drain(struct pd_loop *l) {
     struct pd_app *app = l->app;
-    uint64_t drain_ms = l->manifest->m->server.drain_ms, deadline = now_ms() + drain_ms, end = deadline + CANCEL_MS;
+    uint64_t drain_ms = l->manifest->m->server.drain_ms, deadline = fo_now_ms() + drain_ms, end = deadline + CANCEL_MS;
     bool cancelled = false;
     char text[16];
     l->draining = true;
@@ -843,16 +838,16 @@ static void drain(struct pd_loop *l) {
         uint32_t left = pn_engine_active(app->engine), busy = pd_http_busy(app->http);
         if (left == 0 && busy == 0 && !l->step) return;
         /* nobody is waited for but the loader, which leaves between two pieces of weights unless a die holds it */
-        if (left == 0 && busy == 0 && l->step->kind != PD_STEP_UNLOAD && now_ms() >= deadline - drain_ms + LOAD_LEAVES_MS) break;
+        if (left == 0 && busy == 0 && l->step->kind != PD_STEP_UNLOAD && fo_now_ms() >= deadline - drain_ms + LOAD_LEAVES_MS) break;
         if (left != last) pd_notify_status("Stopping: %u requests still running", left);
         last = left;
         feed_watchdog(l);
-        if (!cancelled && now_ms() >= deadline) {
+        if (!cancelled && fo_now_ms() >= deadline) {
             cancelled = true;
             fo_log(FO_LOG_WARN, "serve", "event=drain_over requests=%u next=\"cancelling them\"", left);
             pn_engine_cancel_all(app->engine);
         }
-        if (now_ms() >= end) break;
+        if (fo_now_ms() >= end) break;
         if (wait_event(l, DRAIN_LOOK_MS) == SIGINT) {
             fo_log(FO_LOG_WARN, "serve", "event=interrupted next=\"ending at once\"");
             _exit(130);

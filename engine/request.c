@@ -15,6 +15,7 @@
 
 #include "engine/stop.h"
 #include "engine/wake.h"
+#include "foundry/base/clock.h"
 
 enum { HEAD_BYTES = 6, MAX_OUT_BYTES = 1 << 20 };
 _Static_assert(HEAD_BYTES + PN_CHUNK_BYTES <= PN_RING_BYTES / 2, "the half that wakes a paused worker holds one full record");
@@ -257,12 +258,7 @@ static bool next_event(struct pn_request *r, struct pn_event *ret) {
 }
 
 void pn_request_next(struct pn_request *r, int timeout_ms, struct pn_event *ret) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    if (timeout_ms < 0) timeout_ms = 0;
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += timeout_ms % 1000 * 1000000L;
-    if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
+    struct timespec until = fo_deadline(timeout_ms);
 
     *ret = (struct pn_event){ .kind = PN_EV_TIMEOUT, .text = "", .token = -1 };
     bool ring = false;

@@ -21,7 +21,9 @@
 #include "engine/prefix.h"
 #include "engine/request_worker.h"
 #include "engine/wake.h"
+#include "foundry/base/clock.h"
 #include "foundry/base/log.h"
+#include "foundry/base/signals.h"
 
 enum { TICK_MS = 1000, RETRY_MAX_S = 120, RETRY_DRAINING_S = 10, RETRY_FAILED_S = 60, GUESS_TOKENS = 128 };
 
@@ -245,11 +247,7 @@ void pn_sched_drain(struct pn_sched *s) {
 }
 
 bool pn_sched_wait_idle(struct pn_sched *s, uint32_t timeout_ms) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += timeout_ms % 1000 * 1000000L;
-    if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
+    struct timespec until = fo_deadline(timeout_ms);
     pthread_mutex_lock(&s->lock);
     while (s->n_queued + s->n_running > 0 && pthread_cond_timedwait(&s->idle_now, &s->lock, &until) == 0) {}
     bool idle = s->n_queued + s->n_running == 0;
@@ -662,12 +660,9 @@ static void *worker(void *arg) {
 }
 
 /* --- making and freeing ---------------------------------------------------------------------- */
-/* The worker takes no signals but those that its own faults raise. */
 static int thread_start(struct pn_sched *s, struct fo_err *e) {
     sigset_t all, old;
-    sigfillset(&all);
-    static const int faults[] = { SIGBUS, SIGSEGV, SIGFPE, SIGILL, SIGTRAP, SIGABRT };
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(&all, faults[i]);
+    fo_signals_for_threads(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
     int rc = pthread_create(&s->thread, NULL, worker, s);
     pthread_sigmask(SIG_SETMASK, &old, NULL);

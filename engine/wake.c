@@ -1,5 +1,6 @@
 /* A counted bell: see wake.h. */
 #include "engine/wake.h"
+#include "foundry/base/clock.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -58,18 +59,12 @@ void pn_wake_ring(struct pn_wake *w) {
 }
 
 void pn_wake_wait(struct pn_wake *w, uint64_t seen, int timeout_ms) {
-    struct timespec until;
-    clock_gettime(CLOCK_MONOTONIC, &until);
-    until.tv_sec += timeout_ms / 1000;
-    until.tv_nsec += timeout_ms % 1000 * 1000000L;
-    if (until.tv_nsec >= 1000000000L) until.tv_sec++, until.tv_nsec -= 1000000000L;
+    struct timespec until = fo_deadline(timeout_ms);
     pthread_mutex_lock(&w->lock);
     while (w->count == seen && pthread_cond_timedwait(&w->rung, &w->lock, &until) == 0) {}
     pthread_mutex_unlock(&w->lock);
 }
 
 double pn_now_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+    return (double)fo_now_ns() / 1e6;
 }

@@ -18,6 +18,7 @@
  * as long as one thread alone would. So a join that waited far longer than the caller's own share took sends the pool into solo:
  * the caller does whole jobs by itself for a while, then tries the others again; each failed try makes the while longer. Nobody's
  * result depends on it. */
+#include "foundry/base/clock.h"
 #include "foundry/base/pool.h"
 
 #include <errno.h>
@@ -36,6 +37,7 @@
 #endif
 
 #include "foundry/base/err.h"
+#include "foundry/base/signals.h"
 
 enum {
     MAX_THREADS = 256,
@@ -89,12 +91,6 @@ static void pause_cpu(void) {
 #endif
 }
 
-static uint64_t now_ns(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
-}
-
 #ifdef __linux__
 static void gate_init(struct gate *g) {
     (void)g;
@@ -139,7 +135,7 @@ static void gate_wake(struct gate *g) {
 static unsigned gate_await_change(struct gate *g, unsigned value) {
     unsigned v = atomic_load_explicit(&g->word, memory_order_acquire);
     if (v != value) return v;
-    for (uint64_t end = now_ns() + SPIN_NS; now_ns() < end;)
+    for (uint64_t end = fo_now_ns() + SPIN_NS; fo_now_ns() < end;)
         for (int i = 0; i < PAUSES_PER_LOOK; i++) {
             v = atomic_load_explicit(&g->word, memory_order_acquire);
             if (v != value) return v;
@@ -176,7 +172,7 @@ static void *work(void *arg) {
 
 static bool in_solo(struct fo_pool *p) {
     if (!p->solo_until_ns) return false;
-    if (now_ns() < p->solo_until_ns) return true;
+    if (fo_now_ns() < p->solo_until_ns) return true;
     p->solo_until_ns = 0;
     return false;
 }
@@ -202,27 +198,19 @@ void fo_pool_run(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units) {
         p->arg = arg;
         p->units = units;
         atomic_store(&p->left.word, (unsigned)p->n_threads - 1);
-        uint64_t start = now_ns();
+        uint64_t start = fo_now_ns();
         atomic_fetch_add(&p->gen.word, 1);
         gate_announce(&p->gen);
         run_share(p, 0);
-        uint64_t done = now_ns();
+        uint64_t done = fo_now_ns();
         for (unsigned left = atomic_load(&p->left.word); left;) left = gate_await_change(&p->left, left);
-        uint64_t end = now_ns();
+        uint64_t end = fo_now_ns();
         judge_join(p, done - start, end, end - done);
     }
     pthread_mutex_unlock(&p->callers);
 }
 
 /* --- life ----------------------------------------------------------------------------------------------------------------- */
-
-/* Signals are for the threads of the program, but a fault must reach the thread that caused it: a blocked SIGBUS would kill the
- * process where file.c could have saved it. */
-static void signals_for_workers(sigset_t *ret) {
-    static const int faults[] = { SIGBUS, SIGSEGV, SIGILL, SIGFPE, SIGTRAP, SIGABRT };
-    sigfillset(ret);
-    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) sigdelset(ret, faults[i]);
-}
 
 int fo_pool_new(int n_threads, struct fo_pool **ret, struct fo_err *e) {
     if (n_threads == 0) {
@@ -240,7 +228,7 @@ int fo_pool_new(int n_threads, struct fo_pool **ret, struct fo_err *e) {
 
     sigset_t block, before;
     pthread_attr_t attr;
-    signals_for_workers(&block);
+    fo_signals_for_threads(&block);
     pthread_sigmask(SIG_SETMASK, &block, &before);
     pthread_attr_init(&attr);
     pthread_attr_setstacksize(&attr, STACK_BYTES);

@@ -12,24 +12,10 @@
 #include <immintrin.h>
 #include <string.h>
 
+#include "foundry/cpu/tile.h"
 #include "foundry/quant.h"
 
 #define INLINE static inline __attribute__((always_inline))
-#define EACH(X) X(0) X(1) X(2) X(3)
-_Static_assert(FO_TILE == 4, "EACH has four");
-
-/* A dot slot from a template whose last parameter is the number of activation rows, a constant in each copy. */
-#define DOT_SLOT(name, template, kind)                                                                                                            \
-    static void name(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, int n_t, float *y,   \
-                     size_t y_stride) {                                                                                                  \
-        switch (n_t) {                                                                                                                   \
-        case 1: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 1); break;                                                       \
-        case 2: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 2); break;                                                       \
-        case 3: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 3); break;                                                       \
-        default: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 4); break;                                                      \
-        }                                                                                                                                \
-    }
-
 INLINE __m256i load(const void *p) {
     return _mm256_loadu_si256(p);
 }

@@ -9,6 +9,7 @@
                                    defined(__AVX512VNNI__) && defined(__AVX512VBMI__))
 #include <string.h>
 
+#include "foundry/cpu/tile.h"
 #include "foundry/quant.h"
 
 #ifdef FO_EMULATE_AVX512
@@ -17,19 +18,6 @@
 #include <immintrin.h>
 #define INLINE static inline __attribute__((always_inline))
 #endif
-#define EACH(X) X(0) X(1) X(2) X(3)
-_Static_assert(FO_TILE == 4, "EACH has four");
-
-#define DOT_SLOT(name, template, kind)                                                                                                   \
-    static void name(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, int n_t, float *y,   \
-                     size_t y_stride) {                                                                                                  \
-        switch (n_t) {                                                                                                                   \
-        case 1: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 1); break;                                                     \
-        case 2: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 2); break;                                                     \
-        case 3: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 3); break;                                                     \
-        default: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 4); break;                                                    \
-        }                                                                                                                                \
-    }
 
 INLINE __m512i load(const void *p) {
     return _mm512_loadu_si512(p);

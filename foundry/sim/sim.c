@@ -10,6 +10,7 @@
  *
  * Losing the die starts a new generation: what was allocated before stays until it is freed, counts no more, and every op on it fails.
  * One lock guards all of it; time that an op takes by script is slept outside. */
+#include "foundry/base/clock.h"
 #include "foundry/sim/sim.h"
 
 #include <errno.h>
@@ -68,12 +69,6 @@ static struct sim *sim_of(const struct fo_stream *s) {
 
 /* --- time and loss (under the lock) ---------------------------------------------------------- */
 
-static uint64_t clock_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_MONOTONIC, &t);
-    return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
-}
-
 static void sleep_ms(uint64_t ms) {
     struct timespec t = { .tv_sec = (time_t)(ms / 1000), .tv_nsec = (long)(ms % 1000) * 1000000L };
     while (nanosleep(&t, &t) != 0 && errno == EINTR) {}
@@ -119,7 +114,7 @@ static void say_why(struct sim *d, const struct fo_sim_clause *c) {
 
 /* Brings time's effects up to date: memory that is back, the die that is lost or has returned. */
 static uint64_t refresh(struct sim *d) {
-    uint64_t now = clock_ms() - d->start_ms;
+    uint64_t now = fo_now_ms() - d->start_ms;
     for (struct block **link = &d->late; *link;) {
         struct block *b = *link;
         if (b->generation == d->generation && b->back_ms > now) {
@@ -244,7 +239,7 @@ static int hold(struct sim *d, uint64_t bytes, struct block **ret, struct fo_err
     if (!b) return fo_fail_need(e, FO_ENOMEM, sizeof *b, 0, "die %s: no memory for a block", d->dev.die.name);
     uint64_t left = 0;
     int rc = event(d, FO_SIM_ALLOC, UINT64_MAX, e); /* locks */
-    if (!rc) rc = free_bytes(d, clock_ms() - d->start_ms, &left, e);
+    if (!rc) rc = free_bytes(d, fo_now_ms() - d->start_ms, &left, e);
     if (!rc && bytes > left)
         rc = fo_fail_need(e, FO_ENOMEM, bytes, left, "die %s: asked %llu bytes, free %llu", d->dev.die.name, (unsigned long long)bytes,
                           (unsigned long long)left);
@@ -268,7 +263,7 @@ static int hold(struct sim *d, uint64_t bytes, struct block **ret, struct fo_err
 static void let_go(struct sim *d, struct block *b) {
     struct fo_err ignored; /* a free always succeeds, on a lost die too */
     event(d, FO_SIM_FREE, UINT64_MAX, &ignored);
-    uint64_t now = clock_ms() - d->start_ms, late = 0, n = d->count[FO_SIM_FREE];
+    uint64_t now = fo_now_ms() - d->start_ms, late = 0, n = d->count[FO_SIM_FREE];
     struct block **link = &d->blocks;
     while (*link != b) link = &(*link)->next;
     *link = b->next;
@@ -631,7 +626,7 @@ int fo_sim_open(const char *name, const struct fo_device_opts *opts, struct fo_d
         .attend = sim_attend,
     };
     pthread_mutex_init(&d->lock, NULL);
-    d->start_ms = clock_ms();
+    d->start_ms = fo_now_ms();
     *ret = &d->dev;
     return FO_OK;
 }

@@ -282,6 +282,19 @@ def models(tmp_path_factory):
     }
 
 
+@pytest.fixture(scope="session")
+def scripts(tmp_path_factory):
+    """Scripted models: `big` (160 MiB), `half` (80 MiB), `small` (1 MiB), `quick` (1 MiB, no pace); all talk without end."""
+    folder = tmp_path_factory.mktemp("scripts")
+
+    def make(name, weights, pace="2000", *more):
+        path = folder / f"{name}.gguf"
+        subprocess.run([str(BUILD / "tests/gen/script"), str(path), "--text", "it goes on and on", "--endless", "--pace-us", pace, "--weights", weights, *more], check=True, cwd=ROOT)
+        return path
+
+    return {"big": make("big", "160MiB"), "half": make("half", "80MiB", "2000", "--layers", "8"), "small": make("small", "1MiB"), "quick": make("quick", "1MiB", "0"), "other": make("other", "2MiB")}
+
+
 @pytest.fixture
 def start(tmp_path):
     """start(manifest_text, ...) -> Daemon; stopped at the end of the test, which must then find no sanitizer report."""

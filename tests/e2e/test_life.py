@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from conftest import BUILD, SLOW, SMOL, free_port, manifest, wait_for
+from conftest import BUILD, SLOW, SMOL, manifest, wait_for
 
 
 def test_sigterm_lets_a_stream_finish_and_refuses_the_next(models, start):

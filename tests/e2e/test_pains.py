@@ -1,18 +1,15 @@
 """What users of comparable servers suffer, one named test each; the numbers are those of the project's list of pains."""
-import concurrent.futures
 import json
 import pathlib
 import random
 import re
-import signal
 import socket
 import statistics
 import subprocess
-import threading
 import time
 
 import pytest
-from openai import OpenAI, APIError, BadRequestError
+from openai import OpenAI, BadRequestError
 
 from conftest import BUILD, ROOT, SLOW, Stream, check_usage, manifest, wait_for
 
