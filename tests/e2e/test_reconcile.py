@@ -396,7 +396,7 @@ def test_pain_69_a_reload_touches_no_kv_of_what_runs(models, start):
     d = start(declared(("a", models["slow"], four), ("b", models["slow"], four)))
 
     def fields(i):
-        return {"model": "ab"[i % 2], "max_tokens": 150, "ignore_eos": True, "temperature": 1, "seed": i}
+        return {"model": "ab"[i % 2], "max_tokens": 400, "ignore_eos": True, "temperature": 1, "seed": i}
 
     def text(prompt, i):
         return d.chat(prompt, **fields(i)).json["choices"][0]["message"]["content"]
@@ -412,6 +412,7 @@ def test_pain_69_a_reload_touches_no_kv_of_what_runs(models, start):
     threads = [threading.Thread(target=read, args=(i,)) for i in range(8)]
     for t in threads:
         t.start()
+    wait_for(lambda: d.counters("a")["running"] == d.counters("b")["running"] == 4, 10, "eight streams run")
     d.write(declared(("a", models["slow"], four + "\naliases: [ fresh ]"), ("b", models["slow"], four)))
     assert reconcile(d).status == 200
     assert d.counters("a")["running"] == d.counters("b")["running"] == 4, "the streams are still going"
