@@ -35,6 +35,7 @@ struct gen {
     struct fo_buf out;      /* the next piece of a stream */
     uint64_t last_write_ms;
     bool open;              /* the stream's head is sent */
+    bool failed;            /* the client was sent an error */
 };
 
 /* Sends what is in g->out. */
@@ -47,6 +48,7 @@ static bool flush(struct gen *g) {
 
 /* Ends the answer with an error: as a status while nothing is sent, else as the last event of the stream. */
 static bool fail(struct gen *g, const struct pd_error *x) {
+    g->failed = true;
     if (!g->open) {
         pd_error_reply(g->call, x);
         return false;
@@ -213,7 +215,7 @@ void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, con
     }
     for (size_t i = 0; i < n && ok; i++) ok = make_choice(&g, &jobs[i / (size_t)p->n], (int64_t)(i % (size_t)p->n), (int64_t)i, &choices[i]);
     if (ok) finish(&g, choices, n);
-    const char *verdict = ok ? "answered" : pd_client_gone(c) ? "client_left" : "failed";
+    const char *verdict = ok ? "answered" : g.failed ? "failed" : "client_left"; /* a client may leave because of the error it got */
     fo_log(FO_LOG_INFO, "http", "event=%s request=%s model=%s api=%s stream=%d prompt_tokens=%u completion_tokens=%u queue_ms=%.0f prefill_ms=%.0f decode_ms=%.0f ms=%lld",
            verdict, c->id, g.answer.model, p->api == PD_API_CHAT ? "chat" : "completions", p->stream, g.usage.prompt_tokens, g.usage.completion_tokens,
            g.usage.queue_ms, g.usage.prefill_ms, g.usage.decode_ms, (long long)(fo_now_ms() - start));

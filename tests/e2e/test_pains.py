@@ -319,6 +319,8 @@ def test_pain_78_a_file_truncated_while_it_serves_fails_its_model_only(models, s
     for last in events:
         pass
     assert "error" in last and last["error"]["type"] == "server_error" and last["error"]["code"] == "device_error", last
+    wait_for(lambda: "event=failed request=" in d.log, 5, "the log says that the stream failed")
+    assert "event=client_left" not in d.log, "nor that the client left, which it did because of the error"
     r = d.chat(model="victim", max_tokens=1)
     assert r.status == 503 and r.error["code"] == "model_unavailable" and "victim.gguf" in r.error["message"] and int(r.headers["retry-after"]) <= 120
     m = next(x for x in d.get("/v1/models").json["data"] if x["id"] == "victim")
