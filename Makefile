@@ -100,10 +100,12 @@ $(B)/pantheon-reconcile: $(B)/daemon/pantheon-reconcile.o $(LIBS)
 $(B)/pantheon-reconcile: DAEMON_LIBS += -lcurl
 $(PROGS:%=$(B)/%):
 	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
+# Allocations that a test can fail and count (tests/support/alloc.h).
+WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=mmap
 $(TESTS): $(B)/%: $(B)/%.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIBS)
-	$(Q)$(CC) $(ALL_CFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc $(LDFLAGS) -o $@ $^ -lcmocka $(DAEMON_LIBS) $(CORE_LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) $(WRAP) $(LDFLAGS) -o $@ $^ -lcmocka $(DAEMON_LIBS) $(CORE_LIBS)
 $(BENCHES) $(TOOLS): $(B)/%: $(B)/%.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIBS)
-	$(Q)$(CC) $(ALL_CFLAGS) -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) $(WRAP) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
 $(FUZZERS): $(B)/%: $(B)/%.o $(LIBS)
 	$(Q)$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
 # Objects are rebuilt when the flags change, not only when sources do.

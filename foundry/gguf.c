@@ -65,6 +65,10 @@ const char *fo_gguf_type_name(enum fo_gguf_type type) {
     return (unsigned)type < FO_GGUF_N_TYPES ? types[type].name : "no type";
 }
 
+size_t fo_gguf_type_bytes(enum fo_gguf_type type) {
+    return (unsigned)type < FO_GGUF_N_TYPES ? types[type].bytes : 0;
+}
+
 /* --- errors --------------------------------------------------------------------------------------------------------------- */
 
 struct parser {

@@ -28,6 +28,8 @@ struct fo_str {
 
 /* "u32", "array", ...: for messages. */
 const char *fo_gguf_type_name(enum fo_gguf_type type);
+/* Of one value; 0 where values have no fixed size (string, array). */
+size_t fo_gguf_type_bytes(enum fo_gguf_type type);
 
 /* A metadata entry, in file order. For an array `elem` is its element type, `n` its length, and `data` the first element in the
  * map (strings: a u64 length, then bytes, one after the other; walk them with fo_gguf_array_str). Any other type reads as an array

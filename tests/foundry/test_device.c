@@ -134,16 +134,6 @@ static void serves_the_types_it_can_unpack(void **state) {
     fo_device_close(d);
 }
 
-/* What the process has mapped, in bytes: the only honest witness of what a stream takes. */
-static uint64_t mapped(void) {
-    FILE *f = fopen("/proc/self/statm", "r");
-    assert_non_null(f);
-    unsigned long long pages = 0;
-    assert_int_equal(fscanf(f, "%llu", &pages), 1);
-    fclose(f);
-    return (uint64_t)pages * 4096;
-}
-
 static void takes_exactly_the_scratch_it_measured(void **state) {
     (void)state;
     static const struct {
@@ -158,10 +148,8 @@ static void takes_exactly_the_scratch_it_measured(void **state) {
             uint64_t want = d->stream_bytes(d, cases[i].rows, cases[i].k, cases[i].ctx);
             assert_true(want > 0);
             test_fail_alloc(0);
-            uint64_t before = mapped();
             assert_int_equal(d->stream_open(d, cases[i].rows, cases[i].k, cases[i].ctx, &s, &e), FO_OK);
-            uint64_t took = mapped() - before;
-            assert_true(took >= want && took < want + 4096);
+            assert_int_equal(test_mapped_bytes(), want);
             assert_int_equal(s->max_rows, cases[i].rows);
             assert_int_equal(s->max_k, cases[i].k);
             assert_int_equal(s->max_ctx, cases[i].ctx);

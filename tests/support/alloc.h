@@ -1,4 +1,4 @@
-/* Allocation failure on demand: every test program is linked with --wrap=malloc,calloc,realloc. */
+/* Allocation failure on demand: every test program is linked with --wrap=malloc,calloc,realloc,mmap. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -11,3 +11,5 @@ bool test_alloc_failed(void);
 long test_allocs(void);
 /* Bytes asked for in them, whatever was freed again: never less than the peak. */
 size_t test_alloc_bytes(void);
+/* Bytes that this thread mapped since the last call of test_fail_alloc. Never refused. */
+size_t test_mapped_bytes(void);

@@ -1,5 +1,4 @@
-/* Writes GGUF files for tests, well-formed unless told otherwise. A writer collects metadata, tensor entries and data in three
- * buffers and puts them together at the end. One owner. Running out of memory fails test_gguf_finish. */
+/* Writes whole GGUF files for tests, well-formed unless told otherwise: foundry/gguf_write.h with the data beside it. One owner. Running out of memory fails test_gguf_finish. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -7,11 +6,13 @@
 
 #include "foundry/base/buf.h"
 #include "foundry/dtype.h"
+#include "foundry/gguf_write.h"
 
 struct test_gguf {
     uint32_t version;
-    uint64_t alignment, n_kv, n_tensors;
-    struct fo_buf kv, infos, data;
+    uint64_t alignment;
+    struct fo_gguf_writer w;
+    struct fo_buf data;
 };
 
 void test_gguf_init(struct test_gguf *w, uint32_t version);
