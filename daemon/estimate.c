@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #include "config/manifest.h"
 #include "engine/model.h"
@@ -14,17 +13,6 @@ char *pd_resolve(const char *dir, const char *path) {
     char *out = NULL;
     if (*path == '/' || !dir || !*dir) return strdup(path);
     return asprintf(&out, "%s/%s", dir, path) < 0 ? NULL : out;
-}
-
-static void identify(const char *path, struct pd_estimate *p) {
-    struct stat st;
-    p->dev = p->ino = p->size = 0;
-    p->mtime_ns = 0;
-    if (stat(path, &st)) return;
-    p->dev = st.st_dev;
-    p->ino = st.st_ino;
-    p->size = (uint64_t)st.st_size;
-    p->mtime_ns = st.st_mtim.tv_sec * 1000000000LL + st.st_mtim.tv_nsec;
 }
 
 void pd_estimate_free(struct pd_estimate *p) {
@@ -41,12 +29,11 @@ bool pd_estimate_is_of(const struct cf_estimate *v, const struct cf_model *spec)
 }
 
 bool pd_estimate_stale(const struct pd_estimate *p, const char *dir) {
-    struct pd_estimate now;
     char *path = pd_resolve(dir, p->v.path);
     if (!path) return false;
-    identify(path, &now);
+    bool stale = pn_model_identity(path) != p->identity;
     free(path);
-    return now.dev != p->dev || now.ino != p->ino || now.size != p->size || now.mtime_ns != p->mtime_ns;
+    return stale;
 }
 
 static uint32_t count(int64_t v) {
@@ -95,7 +82,7 @@ int pd_estimate_make(const char *dir, const struct cf_model *spec, struct fo_dev
     }
     if (!p || !path || !p->v.path) code = fo_fail(e, FO_ENOMEM, "no memory for an estimate");
     if (code == FO_OK) {
-        identify(path, p); /* before: a change in between makes it stale */
+        p->identity = pn_model_identity(path); /* before: a change in between makes it stale */
         code = fill(p, path, spec, dev, e);
     }
     free(path);

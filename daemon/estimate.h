@@ -12,9 +12,7 @@ struct fo_err;
 
 struct pd_estimate {
     struct cf_estimate v; /* owns its texts and arrays */
-    /* the file that was measured; zeros when it was not there */
-    uint64_t dev, ino, size;
-    int64_t mtime_ns;
+    uint64_t identity;    /* of the files that were measured (pn_model_identity) */
 };
 
 /* `path` as the manifest means it: relative to the manifest's folder (NULL = the working directory). Heap; NULL without memory. */
@@ -27,5 +25,5 @@ void pd_estimate_free(struct pd_estimate *p); /* NULL is allowed */
 
 /* Whether it is the one that this model needs: same path and sizes. */
 bool pd_estimate_is_of(const struct cf_estimate *v, const struct cf_model *spec);
-/* Whether the file is another one by now. One stat. */
+/* Whether a file of the model is another one by now. One stat a file. */
 bool pd_estimate_stale(const struct pd_estimate *p, const char *dir);

@@ -295,7 +295,7 @@ int pn_bind_upload(struct pn_bind *b, int die, unsigned char *block, int (*go_on
             n = t->src->bytes - at < UPLOAD_CHUNK_BYTES ? t->src->bytes - at : UPLOAD_CHUNK_BYTES;
             if (go_on && go_on(go_on_ctx, e)) return e->code;
             if (dev->upload(dev, block + t->offset + at, from + at, n, e)) return e->code;
-            if (fo_gguf_map(b->g)) drop_pages(from + at, n);
+            if (t->src->map) drop_pages(from + at, n);
         }
         t->field->data = block + t->offset;
     }

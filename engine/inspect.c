@@ -14,6 +14,7 @@
 #include "foundry/base/err.h"
 #include "foundry/base/units.h"
 #include "foundry/gguf.h"
+#include "foundry/model_file.h"
 
 enum { MAX_SHOWN = 256 };
 
@@ -89,8 +90,12 @@ static void write_text(const struct report *r, struct fo_buf *out) {
     char a[16], b[16], c[16];
     const struct pn_model_info *i = &r->info;
     fo_buf_printf(out, "file            %s\n", r->path);
-    fo_buf_printf(out, "format          GGUF v%u, alignment %llu, %s\n", fo_gguf_version(r->g), (unsigned long long)fo_gguf_alignment(r->g),
-                  fo_format_bytes(fo_gguf_file_bytes(r->g), a, sizeof a));
+    const char *size = fo_format_bytes(fo_gguf_file_bytes(r->g), a, sizeof a);
+    snprintf(b, sizeof b, fo_gguf_n_files(r->g) > 1 ? ", %zu files" : "", fo_gguf_n_files(r->g));
+    if (strcmp(fo_gguf_format(r->g), "GGUF") == 0)
+        fo_buf_printf(out, "format          GGUF v%u, alignment %llu%s, %s\n", fo_gguf_version(r->g), (unsigned long long)fo_gguf_alignment(r->g), b, size);
+    else
+        fo_buf_printf(out, "format          %s%s, %s\n", fo_gguf_format(r->g), b, size);
     fo_buf_printf(out, "architecture    %s\n", *r->arch ? r->arch : "(not named)");
     if (*r->name) fo_buf_printf(out, "name            %s\n", r->name);
     if (*r->license) fo_buf_printf(out, "license         %s\n", r->license);
@@ -122,7 +127,8 @@ static bool write_json(const struct report *r, struct fo_buf *out) {
         if (r->types[t].tensors)
             json_object_set_new(types, fo_dtype_name((uint32_t)t),
                                 json_pack("{s:I, s:I}", "tensors", (json_int_t)r->types[t].tensors, "bytes", (json_int_t)r->types[t].bytes));
-    json_t *j = json_pack("{s:s, s:i, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:o}", "path", r->path, "gguf_version", (int)fo_gguf_version(r->g), "alignment",
+    json_t *j = json_pack("{s:s, s:s, s:I, s:i, s:I, s:I, s:s, s:s, s:s, s:I, s:I, s:o}", "path", r->path, "format", fo_gguf_format(r->g), "files",
+                          (json_int_t)fo_gguf_n_files(r->g), "gguf_version", (int)fo_gguf_version(r->g), "alignment",
                           (json_int_t)fo_gguf_alignment(r->g), "file_bytes", (json_int_t)fo_gguf_file_bytes(r->g), "architecture", r->arch, "name", r->name,
                           "license", r->license, "parameters", (json_int_t)r->params, "tensor_bytes", (json_int_t)r->tensor_bytes, "types", types);
     json_t *text = json_pack("{s:s, s:s, s:s, s:s}", "model", r->tokenizer, "rule", r->pre, "chat_template", r->template, "error", r->text_why);
@@ -146,7 +152,7 @@ static bool write_json(const struct report *r, struct fo_buf *out) {
 
 int pn_inspect(const char *path, const struct pn_model_opts *o, bool json, struct fo_buf *out, bool *ret_servable, struct fo_err *e) {
     struct fo_gguf *g;
-    int rc = fo_gguf_open(path, &g, e);
+    int rc = fo_model_open(path, &g, e);
     if (rc) return rc;
     struct report r = { .path = path, .g = g };
     rc = fill(&r, o, e);

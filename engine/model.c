@@ -25,9 +25,9 @@
 
 #include "engine/chat.h"
 #include "engine/mem/budget.h"
-#include "foundry/base/file.h"
 #include "foundry/device.h"
 #include "foundry/gguf.h"
+#include "foundry/model_file.h"
 #include "foundry/tok.h"
 
 enum {
@@ -322,7 +322,7 @@ int pn_model_start(const char *path, struct pn_model **ret, struct fo_err *e) {
         return fo_fail(e, FO_ENOMEM, "%s: no memory for a model", path);
     }
     fo_region_init(&m->region, REGION_CAP_BYTES);
-    if (fo_gguf_open(path, &m->gguf, e)) {
+    if (fo_model_open(path, &m->gguf, e)) {
         pn_model_free(m);
         return e->code;
     }
@@ -405,7 +405,11 @@ const struct pn_chat *pn_model_chat(const struct pn_model *m) {
 }
 
 int pn_model_state(const struct pn_model *m, struct fo_err *e) {
-    return fo_map_state(fo_gguf_map(m->gguf), e);
+    return fo_gguf_state(m->gguf, e);
+}
+
+uint64_t pn_model_identity(const char *path) {
+    return fo_model_identity(path);
 }
 
 int pn_model_check(struct pn_model *m, struct fo_err *e) {

@@ -77,6 +77,9 @@ struct pn_model_info {
 int pn_model_open(const char *path, const struct pn_model_opts *opts, struct pn_model **ret, struct fo_err *e);
 void pn_model_free(struct pn_model *m); /* NULL is allowed; no sequence of it exists any more */
 
+/* A number that is another one when any of the model's files is: replaced, written to, added, removed. 0: there is none. One stat a file. */
+uint64_t pn_model_identity(const char *path);
+
 /* The memory a model would take with these options, from its header alone: nothing is allocated on the device and the tokenizer is not
  * opened. A file that this build cannot serve is no failure: *ret is filled as far as it could be read and ret_why (else "") says why.
  * `path` in *ret is the caller's; its other strings are valid until this thread's next call. FO_ENOMEM, and what opening the file says. */

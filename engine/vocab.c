@@ -7,6 +7,7 @@
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "foundry/gguf.h"
+#include "foundry/model_file.h"
 #include "foundry/tok.h"
 
 struct pn_vocab {
@@ -18,7 +19,7 @@ struct pn_vocab {
 int pn_vocab_open(const char *path, struct pn_vocab **ret, struct fo_err *e) {
     struct pn_vocab *v = calloc(1, sizeof *v);
     if (!v) return fo_fail(e, FO_ENOMEM, "%s: no memory", path);
-    int rc = fo_gguf_open(path, &v->gguf, e);
+    int rc = fo_model_open(path, &v->gguf, e);
     if (!rc && (rc = fo_tok_open(v->gguf, &v->tok, e))) fo_wrap(e, "%s", path);
     if (!rc) rc = pn_chat_open(v->gguf, v->tok, NULL, &v->chat, e);
     if (rc) {

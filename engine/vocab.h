@@ -11,7 +11,7 @@ struct fo_err;
 struct pn_chat;
 struct pn_vocab;
 
-/* Opens a GGUF's tokenizer and chat template; the file may hold no weights at all. Errors as fo_gguf_open and fo_tok_open. */
+/* Opens a model file's tokenizer and chat template; it may hold no weights at all. Errors as fo_model_open and fo_tok_open. */
 int pn_vocab_open(const char *path, struct pn_vocab **ret, struct fo_err *e);
 void pn_vocab_free(struct pn_vocab *v); /* NULL is allowed */
 

@@ -21,6 +21,7 @@
 #include "foundry/base/err.h"
 #include "foundry/base/file.h"
 #include "foundry/base/rng.h"
+#include "foundry/gguf_int.h"
 
 enum {
     MAX_ENTRIES = 65536,    /* of metadata, and of tensors */
@@ -38,15 +39,21 @@ struct names {
 };
 
 struct fo_gguf {
-    struct fo_map *map; /* NULL when the caller keeps the bytes */
-    const uint8_t *bytes;
+    const uint8_t *bytes; /* of the header: the first map's, or the caller's, or `meta` */
     uint64_t n_bytes;
+    struct fo_map **maps; /* [n_maps], NULL when the caller keeps the bytes */
+    size_t n_maps;
+    uint64_t file_bytes;  /* of all files together */
+    const char *format;
+    struct fo_region region; /* what fo_gguf_keep gave */
+    char *meta;
     uint32_t version;
     uint64_t alignment;
     uint64_t seed[2];
     struct fo_gguf_kv *kv;
     struct fo_gguf_tensor *tensors;
     size_t n_kv, n_tensors;
+    size_t tensors_size; /* entries there is room for */
     struct names kv_names, tensor_names;
 };
 
@@ -252,6 +259,7 @@ static int read_header(struct parser *p) {
                                  "%s: no memory for its directory", p->name);
     g->n_kv = (size_t)n_kv;
     g->n_tensors = (size_t)n_tensors;
+    g->tensors_size = (size_t)n_tensors + 1;
     if (names_init(p, &g->kv_names, g->n_kv) || names_init(p, &g->tensor_names, g->n_tensors)) return (int)p->e->code;
     return FO_OK;
 }
@@ -478,7 +486,8 @@ int fo_gguf_parse(const void *bytes, size_t n, const char *name, struct fo_gguf 
     struct fo_gguf *g = calloc(1, sizeof *g);
     if (!g) return (int)fo_fail_need(e, FO_ENOMEM, sizeof *g, 0, "%s: no memory", name);
     g->bytes = bytes;
-    g->n_bytes = n;
+    g->n_bytes = g->file_bytes = n;
+    g->format = "GGUF";
     g->seed[0] = fo_rng_entropy();
     g->seed[1] = fo_rng_entropy();
     int rc = parse(g, name, e);
@@ -497,8 +506,9 @@ int fo_gguf_open(const char *path, struct fo_gguf **ret, struct fo_err *e) {
         fo_map_close(map);
         return rc;
     }
-    g->map = map;
-    rc = fo_map_state(map, e); /* what was checked must be what is there */
+    rc = fo_gguf_take_map(g, map, e);
+    for (size_t i = 0; i < g->n_tensors && !rc; i++) g->tensors[i].map = map;
+    if (!rc) rc = fo_map_state(map, e); /* what was checked must be what is there */
     if (rc) fo_gguf_close(g);
     else *ret = g;
     return rc;
@@ -510,8 +520,97 @@ void fo_gguf_close(struct fo_gguf *g) {
     free(g->tensors);
     free(g->kv_names.slots);
     free(g->tensor_names.slots);
-    fo_map_close(g->map);
+    for (size_t i = 0; i < g->n_maps; i++) fo_map_close(g->maps[i]);
+    free(g->maps);
+    fo_region_done(&g->region);
+    free(g->meta);
     free(g);
+}
+
+/* --- put together from several files: gguf_int.h -------------------------------------------------------------------------- */
+
+int fo_gguf_take_map(struct fo_gguf *g, struct fo_map *map, struct fo_err *e) {
+    struct fo_map **more = realloc(g->maps, (g->n_maps + 1) * sizeof *more);
+    if (!more) {
+        int rc = (int)fo_fail_need(e, FO_ENOMEM, (g->n_maps + 1) * sizeof *more, 0, "%s: no memory", fo_map_path(map));
+        fo_map_close(map);
+        return rc;
+    }
+    g->maps = more;
+    g->file_bytes = g->n_maps ? g->file_bytes + fo_map_size(map) : fo_map_size(map);
+    g->maps[g->n_maps++] = map;
+    return FO_OK;
+}
+
+void fo_gguf_keep(struct fo_gguf *g, struct fo_region *region, char *meta, const char *format) {
+    fo_region_done(&g->region);
+    free(g->meta);
+    g->region = *region;
+    *region = (struct fo_region){ 0 };
+    g->meta = meta;
+    g->format = format;
+}
+
+/* Room for n tensors in the list and, at most half full, in the index. */
+static int make_room(struct fo_gguf *g, size_t n, const char *where, struct fo_err *e) {
+    if (n >= g->tensors_size) {
+        size_t size = 2 * n + 1;
+        struct fo_gguf_tensor *more = realloc(g->tensors, size * sizeof *more);
+        if (!more) return (int)fo_fail_need(e, FO_ENOMEM, size * sizeof *more, 0, "%s: no memory for its directory", where);
+        g->tensors = more;
+        g->tensors_size = size;
+    }
+    if (2 * n <= (size_t)g->tensor_names.mask + 1) return FO_OK;
+    struct parser p = { .g = g, .e = e, .name = where };
+    struct names larger;
+    if (names_init(&p, &larger, 2 * n)) return (int)e->code;
+    free(g->tensor_names.slots);
+    g->tensor_names = larger;
+    for (size_t i = 0; i < g->n_tensors; i++) *names_slot(g, &g->tensor_names, g->tensors[i].name) = (uint32_t)i + 1;
+    return FO_OK;
+}
+
+int fo_gguf_add(struct fo_gguf *g, const struct fo_gguf_tensor *tensors, size_t n, const char *where, struct fo_err *e) {
+    if (n > MAX_ENTRIES - g->n_tensors)
+        return (int)fo_fail_need(e, FO_ELIMIT, g->n_tensors + n, MAX_ENTRIES, "%s: %zu tensors with those before it, at most %d are read", where,
+                                 g->n_tensors + n, MAX_ENTRIES);
+    if (make_room(g, g->n_tensors + n, where, e)) return (int)e->code;
+    for (size_t i = 0; i < n; i++) {
+        uint32_t *slot = names_slot(g, &g->tensor_names, tensors[i].name);
+        if (*slot) {
+            const struct fo_map *other = g->tensors[*slot - 1].map;
+            return (int)fo_fail(e, FO_EFORMAT, "%s: tensor %.*s is in %s too", where, (int)tensors[i].name.len, tensors[i].name.s,
+                                other ? fo_map_path(other) : "the model");
+        }
+        g->tensors[g->n_tensors++] = tensors[i];
+        *slot = (uint32_t)g->n_tensors;
+    }
+    return FO_OK;
+}
+
+int fo_gguf_absorb(struct fo_gguf *g, struct fo_gguf *part, struct fo_err *e) {
+    int rc = fo_gguf_add(g, part->tensors, part->n_tensors, fo_map_path(part->maps[0]), e);
+    while (!rc && part->n_maps) rc = fo_gguf_take_map(g, part->maps[--part->n_maps], e);
+    fo_gguf_close(part);
+    return rc;
+}
+
+int fo_gguf_state(const struct fo_gguf *g, struct fo_err *e) {
+    for (size_t i = 0; i < g->n_maps; i++)
+        if (fo_map_state(g->maps[i], e)) return (int)e->code;
+    return FO_OK;
+}
+
+const char *fo_gguf_format(const struct fo_gguf *g) {
+    return g->format;
+}
+
+size_t fo_gguf_n_files(const struct fo_gguf *g) {
+    return g->n_maps;
+}
+
+const struct fo_map *fo_gguf_file(const struct fo_gguf *g, size_t i) {
+    return g->maps[i];
 }
 
 uint32_t fo_gguf_version(const struct fo_gguf *g) {
@@ -523,11 +622,7 @@ uint64_t fo_gguf_alignment(const struct fo_gguf *g) {
 }
 
 uint64_t fo_gguf_file_bytes(const struct fo_gguf *g) {
-    return g->n_bytes;
-}
-
-const struct fo_map *fo_gguf_map(const struct fo_gguf *g) {
-    return g->map;
+    return g->file_bytes;
 }
 
 size_t fo_gguf_n_kv(const struct fo_gguf *g) {

@@ -1,7 +1,8 @@
-/* GGUF v2 and v3 (the specification is docs/gguf.md of the ggml project): mapped and wholly checked before use. After a successful
- * open every offset, count, type, alignment, name and string length has been checked against the file's size, so accessors cannot
- * fail on bounds. At most 65,536 metadata entries and as many tensors are read (FO_ELIMIT); nested arrays are not
- * (FO_EUNSUPPORTED). Errors name the byte offset and the field. Opening costs time and memory linear in the header (at most 16 MB of
+/* A model's description: its metadata and the directory of its tensors, wherever they came from (foundry/model_file.h opens any of the
+ * forms). This header reads one file of GGUF v2 or v3 (the specification is docs/gguf.md of the ggml project): mapped and wholly checked
+ * before use. After a successful open every offset, count, type, alignment, name and string length has been checked against the file's
+ * size, so accessors cannot fail on bounds. At most 65,536 metadata entries and as many tensors are read (FO_ELIMIT); nested arrays are
+ * not (FO_EUNSUPPORTED). Errors name the byte offset and the field. Opening costs time and memory linear in the header (at most 16 MB of
  * heap), never in a number the file claims. Immutable after open: any thread. */
 #pragma once
 #include <stdbool.h>
@@ -47,6 +48,7 @@ struct fo_gguf_tensor {
     struct fo_tensor t; /* data points into the map */
     uint64_t offset;    /* from the start of the file */
     uint64_t bytes;
+    const struct fo_map *map; /* the file it lies in; NULL: memory of the fo_gguf's own, or of fo_gguf_parse's caller */
 };
 
 /* Takes a path. The file stays mapped until close. FO_EFORMAT (hostile or broken), FO_EUNSUPPORTED (version, a tensor type that
@@ -59,9 +61,14 @@ void fo_gguf_close(struct fo_gguf *g); /* NULL is allowed */
 
 uint32_t fo_gguf_version(const struct fo_gguf *g);
 uint64_t fo_gguf_alignment(const struct fo_gguf *g);
-uint64_t fo_gguf_file_bytes(const struct fo_gguf *g);
-/* The guarded map; NULL after fo_gguf_parse. */
-const struct fo_map *fo_gguf_map(const struct fo_gguf *g);
+uint64_t fo_gguf_file_bytes(const struct fo_gguf *g); /* of all files together */
+/* What the model was read from: "GGUF" or "safetensors" (foundry/model_file.h). */
+const char *fo_gguf_format(const struct fo_gguf *g);
+/* The guarded maps, i < n_files; none after fo_gguf_parse. */
+size_t fo_gguf_n_files(const struct fo_gguf *g);
+const struct fo_map *fo_gguf_file(const struct fo_gguf *g, size_t i);
+/* fo_map_state of every one of them. */
+int fo_gguf_state(const struct fo_gguf *g, struct fo_err *e);
 
 size_t fo_gguf_n_kv(const struct fo_gguf *g);
 const struct fo_gguf_kv *fo_gguf_kv_at(const struct fo_gguf *g, size_t i);

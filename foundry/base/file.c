@@ -82,7 +82,7 @@ out:
  * The fault handler walks a fixed table of ranges, never memory that another thread might free meanwhile. A range is in force
  * while its end is not 0: the end is written last on opening and cleared first on closing, before the memory is unmapped, so a fault
  * inside a live map always finds its range. The handler reads the end twice, around the start, to see a range whole. */
-enum { MAX_MAPS = 256 };
+enum { MAX_MAPS = 1024 }; /* a large model is some 200 files, and is opened a second time to be looked at */
 
 struct guard {
     atomic_bool taken;

@@ -295,18 +295,18 @@ static void a_file_replaced_by_rename_or_removed_is_kept_and_known_as_replaced(v
 
 static void no_more_maps_than_the_handler_can_know(void **state) {
     (void)state;
-    struct fo_map *maps[256], *m = NULL;
+    struct fo_map *maps[1024], *m = NULL;
     struct fo_err e;
     put(path, 100, 'x');
     test_sigbus_guard();
-    for (int i = 0; i < 256; i++)
+    for (int i = 0; i < 1024; i++)
         if (fo_map_open(path, &maps[i], &e)) fail_msg("%d: %s", i, e.msg);
     assert_int_equal(fo_map_open(path, &m, &e), FO_ELIMIT);
-    assert_true(e.need == 257 && e.have == 256);
+    assert_true(e.need == 1025 && e.have == 1024);
     fo_map_close(maps[100]);
     assert_int_equal(fo_map_open(path, &maps[100], &e), 0);
     assert_int_equal(truncate(path, 0), 0);
-    for (int i = 0; i < 256; i++) {
+    for (int i = 0; i < 1024; i++) {
         assert_int_equal(at(maps[i], 0), 0);
         fo_map_close(maps[i]);
     }

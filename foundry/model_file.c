@@ -1,0 +1,58 @@
+/* Which form a model has: see model_file.h. */
+#include "foundry/model_file.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "foundry/base/err.h"
+#include "foundry/gguf_int.h"
+
+int fo_model_open(const char *path, struct fo_gguf **ret, struct fo_err *e) {
+    struct fo_gguf *g;
+    uint32_t no, n;
+    /* The name alone makes no shard: a file may be called so and hold the whole model. */
+    int rc = fo_gguf_open(path, &g, e);
+    if (rc == FO_ENOENT && fo_shard_name(path, &no, &n)) return fo_shards_open(path, ret, e); /* says which of them is missing */
+    if (rc) return rc;
+    const struct fo_gguf_kv *kv = fo_gguf_find(g, "split.count");
+    if (!kv || fo_gguf_array_i64(kv, 0) <= 1) {
+        *ret = g;
+        return FO_OK;
+    }
+    fo_gguf_close(g);
+    return fo_shards_open(path, ret, e);
+}
+
+/* --- identity --- */
+
+/* FNV-1a (Fowler, Noll, Vo): enough to see a difference that nobody made on purpose. */
+static uint64_t mix(uint64_t h, const void *bytes, size_t n) {
+    for (size_t i = 0; i < n; i++) h = (h ^ ((const unsigned char *)bytes)[i]) * 0x100000001B3u;
+    return h;
+}
+
+static uint64_t of_file(const char *path) {
+    struct stat st;
+    if (stat(path, &st) != 0) return 0;
+#ifdef __APPLE__
+    const struct timespec t = st.st_mtimespec;
+#else
+    const struct timespec t = st.st_mtim;
+#endif
+    const uint64_t facts[] = { st.st_dev, st.st_ino, (uint64_t)st.st_size, (uint64_t)t.tv_sec, (uint64_t)t.tv_nsec };
+    return mix(mix(0xCBF29CE484222325u, path, strlen(path)), facts, sizeof facts);
+}
+
+uint64_t fo_model_identity(const char *path) {
+    uint32_t no, n;
+    if (!fo_shard_name(path, &no, &n) || n > FO_MAX_FILES) return of_file(path);
+    uint64_t sum = of_file(path) ? 1 : 0;
+    for (uint32_t i = 0; i < n && sum; i++) {
+        char *shard = fo_shard_path(path, i, n);
+        if (!shard) return of_file(path); /* no worse than one file's */
+        sum += of_file(shard);
+        free(shard);
+    }
+    return sum;
+}
