@@ -135,20 +135,31 @@ static int check_shape(const struct fo_gguf_tensor *t, const char *name, int64_t
                    shape_text(&want, expected, sizeof expected));
 }
 
-/* Float tensors are read through their own type where they lie, so they must be aligned for it (quantised blocks are bytes). */
-static int check_aligned(const struct fo_gguf_tensor *t, const char *name, struct fo_err *e) {
-    uint64_t align = t->t.type == FO_F32 ? sizeof(float) : t->t.type == FO_F16 || t->t.type == FO_BF16 ? sizeof(uint16_t) : 1;
-    if ((uintptr_t)t->t.data % align == 0) return FO_OK;
-    return fo_fail(e, FO_EFORMAT, "tensor %s of type %s lies at the odd offset %llu, expected a multiple of %llu", name,
-                   fo_dtype_name(t->t.type), (unsigned long long)t->offset, (unsigned long long)align);
+/* Float tensors are read through their own type where they lie, so they must be aligned for it (quantised blocks are bytes). GGUF aligns
+ * all, safetensors promises nothing. */
+static uint64_t alignment_of(enum fo_dtype type) {
+    return type == FO_F32 ? sizeof(float) : type == FO_F16 || type == FO_BF16 ? sizeof(uint16_t) : 1;
 }
 
-static int bind(struct pn_bind *b, int layer, const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, int64_t ne2,
+static bool is_aligned(const struct fo_gguf_tensor *t) {
+    return (uintptr_t)t->t.data % alignment_of(t->t.type) == 0;
+}
+
+static int bind(struct pn_bind *b, int layer, const struct fo_gguf_tensor *t, const char *name, enum fo_dtype type, int64_t ne0, int64_t ne1, int64_t ne2,
                 struct fo_tensor *ret, struct fo_err *e) {
-    if (check_shape(t, name, ne0, ne1, ne2, e) || check_aligned(t, name, e)) return e->code;
+    if (check_shape(t, name, ne0, ne1, ne2, e)) return e->code;
+    if (!ret && !is_aligned(t))
+        return fo_fail(e, FO_EFORMAT, "tensor %s of type %s lies at the odd offset %llu, expected a multiple of %llu", name, fo_dtype_name(t->t.type),
+                       (unsigned long long)t->offset, (unsigned long long)alignment_of(t->t.type));
     if (b->n_bound - b->n_again >= fo_gguf_n_tensors(b->g)) return fo_fail(e, FO_EINTERNAL, "tensor %s is bound twice", name);
-    b->bound[b->n_bound++] = (struct pn_bound){ .field = ret, .src = t, .layer = layer, .die = die_of(b, layer) };
-    if (ret) *ret = t->t;
+    struct pn_bound *bound = &b->bound[b->n_bound++];
+    *bound = (struct pn_bound){ .field = ret, .src = t, .layer = layer, .die = die_of(b, layer), .bytes = t->bytes };
+    bound->moved = type != t->t.type || !is_aligned(t);
+    if (type != t->t.type) bound->bytes = fo_dtype_bytes(type, (uint64_t)ne0); /* a vector, no longer than a dimension that was checked */
+    if (ret) {
+        *ret = t->t;
+        ret->type = type;
+    }
     return FO_OK;
 }
 
@@ -162,14 +173,20 @@ static int check_served(const struct pn_bind *b, int layer, const struct fo_gguf
 
 static int matrix(struct pn_bind *b, int layer, const struct fo_gguf_tensor *t, const char *name, int64_t ne0, int64_t ne1, int64_t ne2,
                   struct fo_tensor *ret, struct fo_err *e) {
-    if (check_served(b, layer, t, name, e) || bind(b, layer, t, name, ne0, ne1, ne2, ret, e)) return e->code;
+    if (check_served(b, layer, t, name, e) || bind(b, layer, t, name, t->t.type, ne0, ne1, ne2, ret, e)) return e->code;
     if (ne0 > b->max_k) b->max_k = ne0;
     return FO_OK;
 }
 
-static int vector_type(const struct fo_gguf_tensor *t, const char *name, struct fo_err *e) {
-    if (t->t.type == FO_F32) return FO_OK;
-    return fo_fail(e, FO_EUNSUPPORTED, "tensor %s has the type %s, expected F32", name, fo_dtype_name(t->t.type));
+/* Norms and biases are F32 to every kernel; what a file keeps in half of that is widened where it is placed. */
+static int vector_type(const struct fo_gguf_tensor *t, const char *name, bool widened, struct fo_err *e) {
+    if (t->t.type == FO_F32 || (widened && (t->t.type == FO_F16 || t->t.type == FO_BF16))) return FO_OK;
+    return fo_fail(e, FO_EUNSUPPORTED, "tensor %s has the type %s, expected F32%s", name, fo_dtype_name(t->t.type), widened ? ", F16 or BF16" : "");
+}
+
+bool pn_bind_has(const struct pn_bind *b, int layer, const char *suffix) {
+    char name[KEY_MAX];
+    return find(b, layer, suffix, name) != NULL;
 }
 
 int pn_bind_matrices(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, int64_t n, struct fo_tensor *ret, struct fo_err *e) {
@@ -187,8 +204,8 @@ int pn_bind_vector(struct pn_bind *b, int layer, const char *suffix, int64_t n, 
     char name[KEY_MAX];
     const struct fo_gguf_tensor *t = find(b, layer, suffix, name);
     if (!t) return fo_fail(e, FO_EFORMAT, "tensor %s is missing", name);
-    if (vector_type(t, name, e)) return e->code;
-    return bind(b, layer, t, name, n, 1, 1, ret, e);
+    if (vector_type(t, name, true, e)) return e->code;
+    return bind(b, layer, t, name, FO_F32, n, 1, 1, ret, e);
 }
 
 int pn_bind_matrix_opt(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e) {
@@ -210,7 +227,8 @@ int pn_bind_tied(struct pn_bind *b, const char *name, struct fo_tensor *ret, str
     while (i < b->n_bound && b->bound[i].src != fo_gguf_tensor(b->g, name)) i++;
     if (i == b->n_bound || b->n_again) return fo_fail(e, FO_EINTERNAL, "tensor %s is tied before it is bound, or is the second that is tied", name);
     struct pn_bound *first = &b->bound[i], *t = &b->bound[b->n_bound];
-    *t = (struct pn_bound){ .field = ret, .src = first->src, .layer = PN_AT_OUTPUT, .die = die_of(b, PN_AT_OUTPUT), .again = true };
+    *t = (struct pn_bound){ .field = ret, .src = first->src, .layer = PN_AT_OUTPUT, .die = die_of(b, PN_AT_OUTPUT), .again = true,
+                             .moved = first->moved, .bytes = first->bytes };
     if (check_served(b, PN_AT_OUTPUT, t->src, name, e)) return e->code;
     if (t->die == first->die) t->first = first;
     *ret = t->src->t;
@@ -221,7 +239,7 @@ int pn_bind_tied(struct pn_bind *b, const char *name, struct fo_tensor *ret, str
 
 int pn_bind_host_vector_opt(struct pn_bind *b, const char *name, int64_t n, const float **ret, struct fo_err *e) {
     const struct fo_gguf_tensor *t = fo_gguf_tensor(b->g, name);
-    if (t && (vector_type(t, name, e) || bind(b, PN_AT_INPUT, t, name, n, 1, 1, NULL, e))) return e->code;
+    if (t && (vector_type(t, name, false, e) || bind(b, PN_AT_INPUT, t, name, FO_F32, n, 1, 1, NULL, e))) return e->code;
     *ret = t ? t->t.data : NULL;
     return FO_OK;
 }
@@ -245,13 +263,18 @@ int pn_bind_complete(const struct pn_bind *b, const char *arch, struct fo_err *e
 }
 
 static int take(struct fo_arena *a, const struct pn_bound *t, uint64_t *ret_offset, struct fo_err *e) {
-    return fo_arena_take(a, (t->src->bytes + 63) & ~(uint64_t)63, 64, ret_offset, e); /* a file's tensor is far from 2^64 bytes */
+    return fo_arena_take(a, (t->bytes + 63) & ~(uint64_t)63, 64, ret_offset, e); /* a file's tensor is far from 2^64 bytes */
 }
 
-int pn_bind_layout(struct pn_bind *b, int die, struct fo_arena *a, struct fo_err *e) {
+/* Whether a use of a tensor needs memory of its die. */
+static bool is_placed(const struct pn_bound *t, int die, bool in_place) {
+    return t->field && t->die == die && (t->moved || !in_place);
+}
+
+int pn_bind_layout(struct pn_bind *b, int die, bool in_place, struct fo_arena *a, struct fo_err *e) {
     for (size_t i = 0; i < b->n_bound; i++) {
         struct pn_bound *t = &b->bound[i];
-        if (!t->field || t->die != die) continue;
+        if (!is_placed(t, die, in_place)) continue;
         if (t->first)
             t->offset = t->first->offset; /* bound before, laid out before */
         else if (take(a, t, &t->offset, e))
@@ -285,13 +308,30 @@ static void drop_pages(const unsigned char *p, uint64_t n) {
     if (hi > lo) madvise((void *)lo, hi - lo, MADV_DONTNEED);
 }
 
-int pn_bind_upload(struct pn_bind *b, int die, unsigned char *block, int (*go_on)(void *ctx, struct fo_err *e), void *go_on_ctx, struct fo_err *e) {
+/* Widens a vector of F16 or BF16, piece by piece: it may lie at any address. */
+static int upload_widened(struct fo_device *dev, unsigned char *to, const struct fo_gguf_tensor *t, struct fo_err *e) {
+    uint16_t piece[1024];
+    float wide[1024];
+    const unsigned char *from = t->t.data;
+    for (uint64_t at = 0, n, all = t->bytes / sizeof *piece; at < all; at += n) {
+        n = all - at < 1024 ? all - at : 1024;
+        memcpy(piece, from + at * sizeof *piece, n * sizeof *piece);
+        fo_dtype_info(t->t.type)->to_f32(piece, wide, n);
+        if (dev->upload(dev, to + at * sizeof *wide, wide, n * sizeof *wide, e)) return e->code;
+    }
+    return FO_OK;
+}
+
+int pn_bind_upload(struct pn_bind *b, int die, bool in_place, unsigned char *block, int (*go_on)(void *ctx, struct fo_err *e), void *go_on_ctx,
+                   struct fo_err *e) {
     struct fo_device *dev = b->dies[die].dev;
     for (size_t i = 0; i < b->n_bound; i++) {
         struct pn_bound *t = &b->bound[i];
-        if (!t->field || t->die != die) continue;
+        if (!is_placed(t, die, in_place)) continue;
         const unsigned char *from = t->src->t.data;
-        for (uint64_t at = 0, n; at < t->src->bytes && !t->first; at += n) {
+        bool widened = t->field->type != t->src->t.type;
+        if (widened && upload_widened(dev, block + t->offset, t->src, e)) return e->code;
+        for (uint64_t at = 0, n; at < t->src->bytes && !t->first && !widened; at += n) {
             n = t->src->bytes - at < UPLOAD_CHUNK_BYTES ? t->src->bytes - at : UPLOAD_CHUNK_BYTES;
             if (go_on && go_on(go_on_ctx, e)) return e->code;
             if (dev->upload(dev, block + t->offset + at, from + at, n, e)) return e->code;

@@ -39,6 +39,8 @@ struct pn_bound {
     int layer, die;
     struct pn_bound *first; /* of a tensor used in two places: its other use, when that is on the same die and serves both */
     bool again;             /* the second use */
+    bool moved;             /* cannot be read where the file is mapped: widened to F32, or at an odd address */
+    uint64_t bytes;         /* what it takes where it is placed */
     uint64_t offset;        /* in the die's block of weights, once laid out */
 };
 struct pn_bind_die {
@@ -60,12 +62,14 @@ int pn_bind_init(struct pn_bind *b, const struct fo_gguf *g, const struct pn_bin
                  struct fo_err *e);
 
 /* Name is "blk.<layer>.<suffix>", or the bare suffix at the input or output. A matrix [ne1][ne0] has any type that its die serves; a
- * vector is F32. FO_EFORMAT (missing, other shape) and FO_EUNSUPPORTED (type) name the tensor, what was found and what was expected.
+ * vector is F32 to whoever reads it; a file may have it in F16 or BF16. FO_EFORMAT (missing, other shape) and FO_EUNSUPPORTED (type) name the tensor, what was found and what was expected.
  * Each tensor is bound once. */
 int pn_bind_matrix(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e);
 /* n matrices of one shape in one tensor [n][ne1][ne0]. */
 int pn_bind_matrices(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, int64_t n, struct fo_tensor *ret, struct fo_err *e);
 int pn_bind_vector(struct pn_bind *b, int layer, const char *suffix, int64_t n, struct fo_tensor *ret, struct fo_err *e);
+/* Whether there is a tensor of that name: of two ways to write a model, which one this file chose. */
+bool pn_bind_has(const struct pn_bind *b, int layer, const char *suffix);
 /* As above; an absent tensor leaves ret->data NULL and is no error. */
 int pn_bind_matrix_opt(struct pn_bind *b, int layer, const char *suffix, int64_t ne0, int64_t ne1, struct fo_tensor *ret, struct fo_err *e);
 int pn_bind_vector_opt(struct pn_bind *b, int layer, const char *suffix, int64_t n, struct fo_tensor *ret, struct fo_err *e);
@@ -79,12 +83,13 @@ int pn_bind_host_vector_opt(struct pn_bind *b, const char *name, int64_t n, cons
 int pn_bind_complete(const struct pn_bind *b, const char *arch, struct fo_err *e);
 
 /* The layout of a die's weights, in the order of binding; the arena may be measuring. Each tensor takes a multiple of 64 bytes, so sums
- * are those of the parts. */
-int pn_bind_layout(struct pn_bind *b, int die, struct fo_arena *a, struct fo_err *e);
+ * are those of the parts. in_place: what can be read in the map takes nothing. */
+int pn_bind_layout(struct pn_bind *b, int die, bool in_place, struct fo_arena *a, struct fo_err *e);
 /* What pn_bind_layout takes for the tensors of one layer (or PN_AT_INPUT, PN_AT_OUTPUT), and *ret_again (may be NULL) for a second use,
  * were it on another die. */
 uint64_t pn_bind_layer_bytes(const struct pn_bind *b, int layer, uint64_t *ret_again);
-/* Copies the tensors of a die to their places in `block` (at most a chunk of the file, pn_bind_chunk_bytes, is resident at a time) and
+/* Copies the tensors of a die that were laid out to their places in `block` (at most a chunk of the file, pn_bind_chunk_bytes, is resident at a time) and
  * points their fields there. `go_on` as in pn_model_opts. */
-int pn_bind_upload(struct pn_bind *b, int die, unsigned char *block, int (*go_on)(void *ctx, struct fo_err *e), void *go_on_ctx, struct fo_err *e);
+int pn_bind_upload(struct pn_bind *b, int die, bool in_place, unsigned char *block, int (*go_on)(void *ctx, struct fo_err *e), void *go_on_ctx,
+                   struct fo_err *e);
 uint64_t pn_bind_chunk_bytes(void);

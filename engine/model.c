@@ -10,7 +10,7 @@
  *
  * Memory, each one block:
  *
- *     weights    die      the tensors of its layers, or nothing when it reads them in the map
+ *     weights    die      the tensors of its layers, or, when it reads them in the map, only those that it cannot read there
  *     kv         die      all pages, of its layers; touched as sequences grow
  *     compute    die      activations of one step, and logits on the last die
  *     host       heap     free pages, the rows of a step, logits where the die's are out of reach, what is carried between dies
@@ -144,7 +144,7 @@ static int take_host(struct pn_model *m, uint64_t n, uint64_t size, void **ret, 
 static int lay_out_part(struct pn_model *m, int i, struct fo_err *e) {
     struct pn_part *p = &m->part[i];
     int logit_rows = i + 1 == m->n_parts ? (int)m->logit_rows : 0;
-    if ((!p->in_place && pn_bind_layout(&m->bind, i, &p->block[PN_WEIGHTS].arena, e)) ||
+    if (pn_bind_layout(&m->bind, i, p->in_place, &p->block[PN_WEIGHTS].arena, e) ||
         pn_kv_pool_layout(&p->kv, &p->block[PN_KV].arena, p->block[PN_KV].data, e) ||
         m->family->layout(&m->h, (int)m->info.max_batch, logit_rows, &p->block[PN_COMPUTE].arena, p->block[PN_COMPUTE].data, &p->buf, e))
         return e->code;
@@ -183,7 +183,7 @@ static int lay_out(struct pn_model *m, struct fo_err *e) {
 static int weights_bytes(struct pn_model *m, int i, uint64_t *ret, struct fo_err *e) {
     struct fo_arena a;
     fo_arena_init_measure(&a);
-    if (pn_bind_layout(&m->bind, i, &a, e)) return e->code;
+    if (pn_bind_layout(&m->bind, i, false, &a, e)) return e->code;
     *ret = a.used;
     return FO_OK;
 }
@@ -285,7 +285,7 @@ static int allocate(struct pn_model *m, struct fo_err *e) {
 static int fill(struct pn_model *m, const struct pn_model_opts *o, struct fo_err *e) {
     for (int i = 0; i < m->n_parts; i++) {
         struct pn_part *p = &m->part[i];
-        if ((!p->in_place && pn_bind_upload(&m->bind, i, p->block[PN_WEIGHTS].data, o->go_on, o->go_on_ctx, e)) ||
+        if (pn_bind_upload(&m->bind, i, p->in_place, p->block[PN_WEIGHTS].data, o->go_on, o->go_on_ctx, e) ||
             p->dev->stream_open(p->dev, (int)m->info.max_batch, m->bind.max_k, m->info.ctx_cap, &p->stream, e))
             return fo_wrap(e, "die %s", p->dev->die.name);
     }

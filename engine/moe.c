@@ -5,6 +5,7 @@
 #include <assert.h>
 #include <math.h>
 #include <stdbool.h>
+#include <stdio.h>
 
 #include "engine/bind.h"
 #include "engine/family.h"
@@ -12,13 +13,30 @@
 #include "foundry/device.h"
 #include "foundry/ops.h"
 
+/* `name` is "ffn_gate": see moe.h. */
+static int bind_experts(struct pn_bind *b, int layer, const char *name, int64_t n_in, int64_t n_out, uint32_t n, struct pn_experts *ret, struct fo_err *e) {
+    char suffix[64];
+    snprintf(suffix, sizeof suffix, "%s.0.weight", name);
+    if (!pn_bind_has(b, layer, suffix)) {
+        snprintf(suffix, sizeof suffix, "%s_exps.weight", name);
+        return pn_bind_matrices(b, layer, suffix, n_in, n_out, n, &ret->all, e);
+    }
+    ret->each = fo_region_array(b->region, n, sizeof *ret->each);
+    if (!ret->each) return fo_fail(e, FO_ENOMEM, "no memory to bind %u experts", n);
+    for (uint32_t i = 0; i < n; i++) {
+        snprintf(suffix, sizeof suffix, "%s.%u.weight", name, i);
+        if (pn_bind_matrix(b, layer, suffix, n_in, n_out, &ret->each[i], e)) return e->code;
+    }
+    return FO_OK;
+}
+
 int pn_moe_bind(struct pn_bind *b, int layer, const struct pn_hparams *h, struct pn_moe *ret, struct fo_err *e) {
     int64_t n_embd = h->n_embd, n_ff = h->n_ff, n_expert = h->n_expert;
     if (pn_bind_vector(b, layer, "ffn_norm.weight", n_embd, &ret->norm, e) ||
         pn_bind_matrix(b, layer, "ffn_gate_inp.weight", n_embd, n_expert, &ret->router, e) ||
-        pn_bind_matrices(b, layer, "ffn_gate_exps.weight", n_embd, n_ff, n_expert, &ret->gate, e) ||
-        pn_bind_matrices(b, layer, "ffn_up_exps.weight", n_embd, n_ff, n_expert, &ret->up, e) ||
-        pn_bind_matrices(b, layer, "ffn_down_exps.weight", n_ff, n_embd, n_expert, &ret->down, e))
+        bind_experts(b, layer, "ffn_gate", n_embd, n_ff, h->n_expert, &ret->gate, e) ||
+        bind_experts(b, layer, "ffn_up", n_embd, n_ff, h->n_expert, &ret->up, e) ||
+        bind_experts(b, layer, "ffn_down", n_ff, n_embd, h->n_expert, &ret->down, e))
         return e->code;
     return FO_OK;
 }
@@ -38,7 +56,9 @@ void pn_route(float *logits, uint32_t n, uint32_t used) {
     for (uint32_t i = 0; i < n; i++) logits[i] = chosen[i] ? (float)(exp((double)logits[i] - top) / sum) : 0.0f;
 }
 
-static struct fo_tensor expert(const struct fo_tensor *all, uint32_t i) {
+static struct fo_tensor expert(const struct pn_experts *w, uint32_t i) {
+    const struct fo_tensor *all = &w->all;
+    if (w->each) return w->each[i];
     uint64_t bytes = fo_dtype_bytes(all->type, (uint64_t)all->ne[0]) * (uint64_t)all->ne[1];
     assert(i < all->ne[2]);
     return fo_tensor_2d(all->type, all->ne[0], all->ne[1], (unsigned char *)all->data + i * bytes);

@@ -10,11 +10,17 @@ struct pn_bind;
 struct pn_hparams;
 struct pn_step;
 
+/* One matrix of every expert, in either way that files have them. */
+struct pn_experts {
+    struct fo_tensor all;   /* [n_expert][n_out][n_in] */
+    struct fo_tensor *each; /* [n_expert] of [n_out][n_in]: instead, or NULL */
+};
+
 struct pn_moe {
-    struct fo_tensor norm;     /* [n_embd] */
-    struct fo_tensor router;   /* [n_expert][n_embd] */
-    struct fo_tensor gate, up; /* [n_expert][n_ff][n_embd] */
-    struct fo_tensor down;     /* [n_expert][n_embd][n_ff] */
+    struct fo_tensor norm;      /* [n_embd] */
+    struct fo_tensor router;    /* [n_expert][n_embd] */
+    struct pn_experts gate, up; /* [n_ff][n_embd] each */
+    struct pn_experts down;     /* [n_embd][n_ff] each */
 };
 
 /* Where the rows of a step go, on the host: the model's, for the longest step. */
@@ -24,6 +30,8 @@ struct pn_routes {
     float *scale; /* [max_batch] their shares */
 };
 
+/* The experts' matrices are three tensors a layer ("ffn_gate_exps.weight", ...) or one each ("ffn_gate.0.weight", ...), as older GGUF
+ * files and HuggingFace have them. */
 int pn_moe_bind(struct pn_bind *b, int layer, const struct pn_hparams *h, struct pn_moe *ret, struct fo_err *e);
 /* x += sum over the chosen experts of share * Expert(h), h = RMSNorm(x). Waits for the stream: the router's logits are read on the host. */
 int pn_moe_forward(const struct pn_step *s, const struct pn_moe *w, struct fo_err *e);

@@ -94,9 +94,102 @@ static void a_shard_that_is_truncated_under_a_model_fails_it_with_the_reason(voi
         }
 }
 
+/* Both written, opened in place and copied: what they say is the same to the bit, and they take what was estimated. */
+static void say_the_same(const struct odd *one, const struct odd *other) {
+    float want[VOCAB], have[VOCAB];
+    struct fo_err e;
+    odd_write(odd_path(0), one);
+    odd_write(odd_path(1), other);
+    struct pn_model *m = open_model(odd_path(0), false);
+    assert_int_equal(step(m, want, &e), FO_OK);
+    pn_model_free(m);
+    for (int no_mmap = 0; no_mmap < 2; no_mmap++) {
+        m = open_model(odd_path(1), no_mmap); /* opening compares what is laid out with what was measured */
+        assert_int_equal(step(m, have, &e), FO_OK);
+        assert_memory_equal(have, want, sizeof want);
+        struct pn_estimate est;
+        char why[64];
+        assert_int_equal(pn_model_estimate(odd_path(1), &(struct pn_model_opts){ .dev = dev, .kv_default = true }, &est, why, sizeof why, &e), FO_OK);
+        assert_string_equal(why, "");
+        uint64_t bytes = est.input_bytes + est.output_bytes;
+        for (uint32_t i = 0; i < est.n_layer; i++) bytes += est.layer_bytes[i];
+        assert_int_equal(bytes, pn_model_info(m)->parts[0].weights_bytes);
+        pn_estimate_done(&est);
+        pn_model_free(m);
+    }
+    unlink(odd_path(0));
+    unlink(odd_path(1));
+}
+
+static void norms_and_biases_in_half_of_32_bits_are_widened(void **state) {
+    (void)state;
+    const enum fo_dtype types[] = { FO_F16, FO_BF16 };
+    for (int i = 0; i < 2; i++) {
+        struct odd one = { .type = FO_Q4_0, .n_vocab = VOCAB, .biases = true, .rounded = types[i] }, other = one;
+        other.vectors = types[i];
+        say_the_same(&one, &other);
+        one.untied = other.untied = true;
+        say_the_same(&one, &other);
+    }
+}
+
+static void experts_in_a_tensor_each_say_what_they_say_in_one(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        struct odd one = { .type = i ? FO_Q4_K : FO_F32, .n_vocab = VOCAB, .n_expert = 5, .n_expert_used = 2 }, other = one;
+        other.expert_files = true;
+        say_the_same(&one, &other);
+    }
+}
+
+static void refused(const struct odd *odd, const char *says, const char *names) {
+    struct pn_model *m = NULL;
+    struct fo_err e;
+    odd_write(odd_path(0), odd);
+    int rc = pn_model_open(odd_path(0), &(struct pn_model_opts){ .dev = dev, .kv_default = true }, &m, &e);
+    if (!rc || !strstr(e.msg, says) || !strstr(e.msg, names)) fail_msg("%s; expected \"%s\" and \"%s\"", rc ? e.msg : "opened", says, names);
+    unlink(odd_path(0));
+}
+
+static void an_expert_that_is_missing_or_one_too_many_is_refused_by_name(void **state) {
+    (void)state;
+    struct odd o = { .n_vocab = VOCAB, .n_expert = 3, .n_expert_used = 2, .expert_files = true };
+    o.keys = (const struct odd_key[]){ { "llama.expert_count", 'u', 4, NULL }, { 0 } };
+    o.tensors = (const struct odd_tensor[]){ { "blk.0.ffn_gate_inp.weight", 256, 4, FO_F32 }, { 0 } };
+    refused(&o, "is missing", "blk.0.ffn_gate.3.weight");
+    o.keys = (const struct odd_key[]){ { "llama.expert_count", 'u', 2, NULL }, { 0 } };
+    o.tensors = (const struct odd_tensor[]){ { "blk.0.ffn_gate_inp.weight", 256, 2, FO_F32 }, { "blk.1.ffn_gate_inp.weight", 256, 2, FO_F32 }, { 0 } };
+    refused(&o, "is not one that this build knows", "blk.0.ffn_gate.2.weight");
+}
+
+static void pairs_of_a_rotation_are_neighbours_or_halves_as_the_file_says(void **state) {
+    (void)state;
+    float pairs[VOCAB], halves[VOCAB];
+    struct fo_err e;
+    struct odd o = { .n_vocab = VOCAB };
+    odd_write(odd_path(0), &o);
+    struct pn_model *m = open_model(odd_path(0), false);
+    assert_int_equal(step(m, pairs, &e), FO_OK);
+    pn_model_free(m);
+    o.keys = (const struct odd_key[]){ { "pantheon.rope.neox", 'b', 0, NULL }, { 0 } };
+    say_the_same(&(struct odd){ .n_vocab = VOCAB }, &o);
+    o.keys = (const struct odd_key[]){ { "pantheon.rope.neox", 'b', 1, NULL }, { 0 } };
+    odd_write(odd_path(0), &o);
+    m = open_model(odd_path(0), false);
+    assert_int_equal(step(m, halves, &e), FO_OK);
+    pn_model_free(m);
+    assert_memory_not_equal(halves, pairs, sizeof pairs);
+    o.keys = (const struct odd_key[]){ { "pantheon.rope.neox", 's', 0, "yes" }, { 0 } };
+    refused(&o, "pantheon.rope.neox", "string");
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_model_in_shards_says_what_it_says_whole),
+        cmocka_unit_test(norms_and_biases_in_half_of_32_bits_are_widened),
+        cmocka_unit_test(experts_in_a_tensor_each_say_what_they_say_in_one),
+        cmocka_unit_test(an_expert_that_is_missing_or_one_too_many_is_refused_by_name),
+        cmocka_unit_test(pairs_of_a_rotation_are_neighbours_or_halves_as_the_file_says),
         cmocka_unit_test(a_shard_that_is_truncated_under_a_model_fails_it_with_the_reason),
     };
     test_sigbus_init();

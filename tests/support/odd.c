@@ -58,9 +58,13 @@ static void put_tensors(struct out *o, const char *name, enum fo_dtype type, int
     const struct fo_dtype_info *d = fo_dtype_info(type);
     uint64_t dims[] = { (uint64_t)ne0, (uint64_t)ne1, (uint64_t)ne2 }, n = dims[0] * dims[1] * dims[2], bytes = fo_dtype_bytes(type, n);
     float *f = malloc(n * sizeof *f + 1);
-    void *packed = calloc(1, bytes + 1);
+    void *packed = calloc(1, n * sizeof *f + bytes + 1);
     need(f && packed, "memory");
     for (uint64_t i = 0; i < n; i++) f[i] = values ? values[i] : mean + spread * (float)(2 * fo_rng_unit(&o->rng) - 1);
+    if (type == o->t->vectors && dims[1] * dims[2] == 1 && o->t->rounded) {
+        fo_dtype_info(o->t->rounded)->from_f32(f, packed, n);
+        fo_dtype_info(o->t->rounded)->to_f32(packed, f, n);
+    }
     if (d->from_f32) d->from_f32(f, packed, n); /* else it is no weight type: only its place in the directory matters */
     test_gguf_tensor(&o->w, name, type, dims, ne2 > 1 ? 3 : ne1 > 1 ? 2 : 1, packed, bytes);
     free(f);
@@ -72,6 +76,7 @@ static void put_tensor(struct out *o, const char *name, enum fo_dtype type, int6
 }
 
 static void tensor(struct out *o, const char *name, enum fo_dtype type, int64_t ne0, int64_t ne1, float mean, float spread) {
+    if (ne1 == 1 && type == FO_F32) type = o->t->vectors;
     for (const struct odd_tensor *t = o->t->tensors; t && t->name; t++)
         if (strcmp(t->name, name) == 0) return;
     put_tensor(o, name, type, ne0, ne1, NULL, mean, spread);
@@ -88,7 +93,11 @@ static void layer_experts(struct out *o, uint32_t layer, const char *suffix, int
     snprintf(name, sizeof name, "blk.%u.%s", layer, suffix);
     for (const struct odd_tensor *t = o->t->tensors; t && t->name; t++)
         if (strcmp(t->name, name) == 0) return;
-    put_tensors(o, name, o->t->type, ne0, ne1, o->t->n_expert, NULL, 0, spread);
+    if (!o->t->expert_files) put_tensors(o, name, o->t->type, ne0, ne1, o->t->n_expert, NULL, 0, spread);
+    for (uint32_t i = 0; o->t->expert_files && i < o->t->n_expert; i++) {
+        snprintf(name, sizeof name, "blk.%u.%.*s.%u.weight", layer, (int)(strlen(suffix) - strlen("_exps.weight")), suffix, i);
+        put_tensors(o, name, o->t->type, ne0, ne1, 1, NULL, 0, spread);
+    }
 }
 
 static uint32_t or_else(uint32_t v, uint32_t unset) {

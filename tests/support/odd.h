@@ -23,9 +23,12 @@ struct odd {
     uint32_t n_layer, n_embd, n_ff, n_head, n_head_kv, n_vocab, n_ctx; /* 0 = 2, 256, 256, 8, 2, 96, 256 */
     uint32_t head_dim;      /* 0 = n_embd / n_head, and no key_length key */
     enum fo_dtype type;     /* of every matrix */
+    enum fo_dtype vectors;  /* of norms and biases: F32, F16 or BF16 */
+    enum fo_dtype rounded;  /* their values are those that this type has (F16, BF16), whatever they are written as; F32: any */
     bool untied, biases;
     bool qk_norm;           /* attn_q_norm and attn_k_norm */
     uint32_t n_expert, n_expert_used; /* 0 = one feed-forward block */
+    bool expert_files;      /* a tensor for each expert, not one for all; the same values */
     bool fused;             /* attn_qkv, and gate and up in ffn_up; only without biases */
     uint32_t window;        /* 0 = no key */
     const float *rope_freqs; /* [head_dim / 2], or NULL */
