@@ -366,6 +366,7 @@ int pn_submit(struct pn_served *s, const struct pn_request_opts *o, struct pn_re
         .ctx_cap = info->ctx_cap,
         .limited_by = "manifest",
         .kv_bytes_per_token = info->kv_bytes_per_token,
+        .kv_tokens_cap = (uint64_t)info->seq_pages * info->page_tokens,
         .kv_bytes_available = pn_sched_kv_available(s->sched),
         .max_tokens_default = atomic_load(&s->max_tokens_default),
     };

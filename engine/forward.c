@@ -104,7 +104,10 @@ int pn_model_forward(struct pn_model *m, const struct pn_batch_item *items, int 
     }
     fill_rows(m, items, n_items, &s);
     if (compute(m, &s, ret_logits, e)) goto undo;
-    for (int i = 0; i < n_items; i++) items[i].seq->len += items[i].n;
+    for (int i = 0; i < n_items; i++) {
+        items[i].seq->len += items[i].n;
+        pn_kv_seq_slide(items[i].seq);
+    }
     return FO_OK;
 undo:
     while (reserved-- > 0) pn_kv_seq_shrink(items[reserved].seq, m->pages_before[reserved]);

@@ -10,6 +10,13 @@ uint32_t pn_kv_pages(const struct pn_kv *kv, uint32_t n_tokens) {
     return n_tokens / kv->page_tokens + (n_tokens % kv->page_tokens != 0);
 }
 
+void pn_kv_set_window(struct pn_kv *kv, uint32_t window, uint32_t max_batch) {
+    /* The first of a step's tokens sees window - 1 before it: so many positions, wherever in a page they begin. */
+    uint64_t run = (uint64_t)window + max_batch - 1, pages = (run + kv->page_tokens - 2) / kv->page_tokens + 1;
+    kv->window = window;
+    kv->held_pages = window && pages < kv->max_seq_pages ? (uint32_t)pages : kv->max_seq_pages;
+}
+
 int pn_kv_layout(struct pn_kv *kv, struct fo_arena *host, struct fo_err *e) {
     uint64_t off;
     if (kv->n_pages > UINT32_MAX)
@@ -50,5 +57,20 @@ int pn_kv_seq_new(struct pn_kv *kv, struct pn_seq **ret, struct fo_err *e) {
 void pn_kv_seq_shrink(struct pn_seq *s, uint32_t n_pages) {
     uint32_t need = pn_kv_pages(s->kv, s->len);
     if (n_pages < need) n_pages = need;
+    if (n_pages < s->first_page) n_pages = s->first_page;
     while (s->n_pages > n_pages) s->kv->free_pages[s->kv->n_free++] = s->pages[--s->n_pages];
+    if (s->len == 0 && s->n_pages == s->first_page) s->first_page = s->n_pages = 0;
+}
+
+void pn_kv_seq_slide(struct pn_seq *s) {
+    struct pn_kv *kv = s->kv;
+    if (!kv->window || s->len < kv->window) return;
+    /* the next position, len, sees those from len - window + 1 on */
+    for (uint32_t first = (s->len - kv->window + 1) / kv->page_tokens; s->first_page < first; s->first_page++) {
+        uint32_t page = s->pages[s->first_page];
+        if (s->n_pages < s->want_pages)
+            s->pages[s->n_pages++] = page;
+        else
+            kv->free_pages[kv->n_free++] = page;
+    }
 }

@@ -94,9 +94,11 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
     m->kv = (struct pn_kv){
         .ctx_cap = i->ctx_cap,
         .page_tokens = FO_KV_PAGE_TOKENS,
-        .n_pages = pn_budget_pages(i->ctx_cap, i->max_sessions, FO_KV_PAGE_TOKENS),
     };
+    uint32_t window = m->h.window < i->ctx_cap ? m->h.window : 0; /* a window that no sequence outgrows is none */
     m->kv.max_seq_pages = pn_kv_pages(&m->kv, i->ctx_cap);
+    pn_kv_set_window(&m->kv, window, i->max_batch);
+    m->kv.n_pages = (uint64_t)m->kv.held_pages * i->max_sessions;
     for (int p = 0; p < m->n_parts; p++)
         m->part[p].kv = (struct fo_kv_geom){
             .k_type = kv_type,
@@ -108,7 +110,7 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
             .page_tokens = FO_KV_PAGE_TOKENS,
             .n_pages = m->kv.n_pages,
             .scale = (float)(1.0 / sqrt((double)m->h.head_dim)),
-            .window = m->h.window < i->ctx_cap ? (int)m->h.window : 0, /* a window that no sequence outgrows is none */
+            .window = (int)window,
         };
     return FO_OK;
 }
@@ -196,6 +198,7 @@ static int measure(struct pn_model *m, struct fo_err *e) {
     if (lay_out(m, e)) return e->code;
     m->host_bytes = i->scratch_bytes = i->host_bytes = m->host.used;
     i->page_tokens = m->kv.page_tokens;
+    i->seq_pages = m->kv.held_pages;
     i->n_pages = m->kv.n_pages;
     i->n_parts = m->n_parts;
     uint64_t page_bytes = 0;

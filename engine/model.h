@@ -64,7 +64,7 @@ struct pn_model_info {
     /* memory, all from the one layout function */
     uint64_t weights_bytes;           /* bytes of tensors (mapped or not) */
     uint64_t kv_bytes_per_token, kv_bytes, n_pages;
-    uint32_t page_tokens;
+    uint32_t page_tokens, seq_pages;  /* tokens of a page; most pages one sequence holds at a time */
     uint64_t scratch_bytes;           /* of all dies and the host */
     uint64_t host_bytes;              /* of these on the host: the rows of a step, and what is carried between dies */
     struct pn_part_info parts[PN_MAX_PARTS]; /* [n_parts] */
@@ -121,12 +121,13 @@ int pn_model_check(struct pn_model *m, struct fo_err *e);
 /* --- sequences: a timeline of tokens with its KV. Owned by the model's one worker thread; nothing here is thread-safe. --- */
 int pn_seq_new(struct pn_model *m, struct pn_seq **ret, struct fo_err *e);
 void pn_seq_free(struct pn_seq *s); /* gives its pages back; NULL is allowed */
-/* Keeps the first n tokens (n <= pn_seq_len), releases the pages behind. A family with recurrent state may only keep 0 or all:
- * returns what was kept. */
+/* Keeps the first n tokens (n <= pn_seq_len), releases the pages behind. A family with recurrent state may only keep 0 or all, and one
+ * with a sliding window none when what the n-th token would see is gone already: returns what was kept. */
 uint32_t pn_seq_truncate(struct pn_seq *s, uint32_t n);
+uint32_t pn_seq_pages(const struct pn_seq *s); /* pages held */
 uint32_t pn_seq_len(const struct pn_seq *s);
 const int32_t *pn_seq_tokens(const struct pn_seq *s); /* [pn_seq_len] */
-/* Makes sure that the sequence can grow to n tokens (pages taken now). FO_ENOMEM with need and have in pages; FO_EBUDGET past
+/* Makes sure that the sequence can grow to n tokens (pages taken now; under a sliding window as many as it ever holds at a time). FO_ENOMEM with need and have in pages; FO_EBUDGET past
  * ctx_cap. */
 int pn_seq_reserve(struct pn_seq *s, uint32_t n, struct fo_err *e);
 uint64_t pn_model_free_pages(const struct pn_model *m);

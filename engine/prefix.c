@@ -58,9 +58,9 @@ uint32_t pn_prefix_count(const struct pn_prefix *p) {
     return p->n;
 }
 
-uint64_t pn_prefix_tokens(const struct pn_prefix *p, uint32_t page_tokens) {
+uint64_t pn_prefix_pages(const struct pn_prefix *p) {
     uint64_t sum = 0;
-    for (uint32_t i = 0; i < p->n; i++) sum += ((uint64_t)pn_seq_len(p->e[i].seq) + page_tokens - 1) / page_tokens * page_tokens;
+    for (uint32_t i = 0; i < p->n; i++) sum += pn_seq_pages(p->e[i].seq);
     return sum;
 }
 

@@ -13,11 +13,11 @@ int pn_prefix_new(uint32_t cap, struct pn_prefix **ret, struct fo_err *e);
 void pn_prefix_free(struct pn_prefix *p); /* frees the sequences too; NULL is allowed */
 
 uint32_t pn_prefix_count(const struct pn_prefix *p);
-/* Tokens that the idle sequences hold, each rounded up to pages. */
-uint64_t pn_prefix_tokens(const struct pn_prefix *p, uint32_t page_tokens);
+/* Pages that the idle sequences hold. */
+uint64_t pn_prefix_pages(const struct pn_prefix *p);
 
 /* Takes out the sequence kept under `key` that shares the longest prefix with tokens[0..n), cut to that prefix (at most n - 1: the
- * last token has to be computed for its logits). NULL when nothing is shared. The caller owns what comes back. */
+ * last token has to be computed for its logits). NULL when nothing is shared; empty when nothing of it could be kept (pn_seq_truncate). The caller owns what comes back. */
 struct pn_seq *pn_prefix_take(struct pn_prefix *p, const char *key, const int32_t *tokens, uint32_t n);
 
 /* Keeps a sequence; takes over both (key is heap). Room is made by giving up the least recently used one. */

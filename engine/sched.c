@@ -307,7 +307,7 @@ static bool keeps(const struct pn_sched *s, const struct slot *sl, const struct 
 static void publish_kv(struct pn_sched *s) {
     uint64_t page = s->info->page_tokens * s->info->kv_bytes_per_token, free_pages = pn_model_free_pages(s->m);
     s->kv_used = (s->info->n_pages - free_pages) * page;
-    s->kv_available = free_pages * page + pn_prefix_tokens(s->idle, s->info->page_tokens) * s->info->kv_bytes_per_token;
+    s->kv_available = (free_pages + pn_prefix_pages(s->idle)) * page;
 }
 
 static void slot_end(struct pn_sched *s, struct slot *sl, enum pn_finish finish, const struct fo_err *err) {

@@ -26,7 +26,7 @@ int pn_admit(const struct pn_admit_facts *f, uint64_t prompt, uint64_t max_token
         want = f->max_tokens_default && f->max_tokens_default < fit ? f->max_tokens_default : fit;
         if (want == 0) want = 1; /* an answer has at least one token */
     }
-    uint64_t all = add(prompt, want);
+    uint64_t all = add(prompt, want), kept = f->kv_tokens_cap && f->kv_tokens_cap < all ? f->kv_tokens_cap : all;
     *ret = (struct pn_budget){
         .prompt_tokens = prompt,
         .max_tokens = want,
@@ -34,7 +34,7 @@ int pn_admit(const struct pn_admit_facts *f, uint64_t prompt, uint64_t max_token
         .effective_ctx = f->ctx_cap,
         .limited_by = f->limited_by,
         .kv_bytes_per_token = f->kv_bytes_per_token,
-        .kv_bytes_needed = mul(all, f->kv_bytes_per_token),
+        .kv_bytes_needed = mul(kept, f->kv_bytes_per_token),
         .kv_bytes_available = f->kv_bytes_available,
         .max_tokens_that_fit = fit,
     };

@@ -9,6 +9,7 @@ struct pn_admit_facts {
     uint64_t ctx_cap;        /* most tokens of a conversation */
     const char *limited_by;  /* who set it: "manifest" */
     uint64_t kv_bytes_per_token;
+    uint64_t kv_tokens_cap;      /* most tokens of a conversation whose KV is kept at a time; 0 = all */
     uint64_t kv_bytes_available; /* of the pool, not held by running requests */
     uint64_t max_tokens_default; /* when the request names none; 0 = all that fits */
 };

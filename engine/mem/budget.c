@@ -13,10 +13,6 @@ int pn_budget_ctx_cap(uint32_t asked, uint32_t trained, uint32_t *ret, struct fo
     return FO_OK;
 }
 
-uint64_t pn_budget_pages(uint32_t ctx_cap, uint32_t max_sessions, uint32_t page_tokens) {
-    return (uint64_t)(ctx_cap / page_tokens + (ctx_cap % page_tokens != 0)) * max_sessions;
-}
-
 int pn_budget_fit(const struct pn_need *need, uint64_t have, struct fo_err *e) {
     const struct {
         const char *name;

@@ -14,9 +14,6 @@ struct pn_need {
 /* The context cap that holds: asked, or min(8192, trained) when asked is 0. FO_EINVAL naming both numbers above the trained length. */
 int pn_budget_ctx_cap(uint32_t asked, uint32_t trained, uint32_t *ret, struct fo_err *e);
 
-/* Pages so that max_sessions sequences of ctx_cap tokens fit at once. */
-uint64_t pn_budget_pages(uint32_t ctx_cap, uint32_t max_sessions, uint32_t page_tokens);
-
 /* FO_ENOMEM when the parts, taken in the order above, do not fit `have` bytes: the message names the first part that does not, need is
  * its bytes and have what the ones before it leave. */
 int pn_budget_fit(const struct pn_need *need, uint64_t have, struct fo_err *e);

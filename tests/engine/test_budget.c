@@ -33,14 +33,6 @@ static void refuses_a_cap_above_the_trained_length_and_names_both(void **state) 
     assert_non_null(strstr(e.msg, "2048"));
 }
 
-static void counts_whole_pages_a_session(void **state) {
-    (void)state;
-    assert_int_equal(pn_budget_pages(64, 1, 64), 1);
-    assert_int_equal(pn_budget_pages(65, 3, 64), 6);
-    assert_int_equal(pn_budget_pages(1, 1, 64), 1);
-    assert_true(pn_budget_pages(UINT32_MAX, UINT32_MAX, 1) == (uint64_t)UINT32_MAX * UINT32_MAX);
-}
-
 static void names_the_first_part_that_does_not_fit(void **state) {
     (void)state;
     const struct {
@@ -70,7 +62,6 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(takes_the_smaller_of_8192_and_the_trained_length_by_default),
         cmocka_unit_test(refuses_a_cap_above_the_trained_length_and_names_both),
-        cmocka_unit_test(counts_whole_pages_a_session),
         cmocka_unit_test(names_the_first_part_that_does_not_fit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -30,6 +30,7 @@ static void pool_init(struct pool *p) {
         .page_tokens = PAGE,
         .n_pages = PAGES,
     };
+    pn_kv_set_window(&p->kv, 0, PAGE);
     struct fo_kv_geom geom = { .k_type = FO_F16, .v_type = FO_F16, .n_layer = 2, .n_head_kv = 1, .n_head = 1, .head_dim = 32, .page_tokens = PAGE, .n_pages = PAGES };
     fo_arena_init_measure(&host);
     fo_arena_init_measure(&device);
@@ -184,6 +185,81 @@ static void no_page_is_ever_held_twice_or_lost(void **state) {
     free(p.host);
 }
 
+/* What a sequence under a window must be able to see, and no page more than it may hold; pages are lost or doubled nowhere. */
+static void check_window(const struct pool *p, struct pn_seq *const *s, int n) {
+    int holders[PAGES] = { 0 };
+    for (uint32_t i = 0; i < p->kv.n_free; i++) holders[p->kv.free_pages[i]]++;
+    for (int i = 0; i < n; i++) {
+        uint32_t sees = s[i]->len >= p->kv.window ? s[i]->len - p->kv.window + 1 : 0;
+        assert_true(s[i]->first_page <= sees / PAGE);
+        assert_true(s[i]->n_pages >= pn_kv_pages(&p->kv, s[i]->len));
+        assert_true(pn_seq_pages(s[i]) <= p->kv.held_pages);
+        for (uint32_t j = s[i]->first_page; j < s[i]->n_pages; j++) holders[s[i]->pages[j]]++;
+    }
+    for (int i = 0; i < PAGES; i++) assert_int_equal(holders[i], 1);
+}
+
+static void pages_behind_the_window_serve_again(void **state) {
+    (void)state;
+    struct pool p;
+    struct fo_err e;
+    pool_init(&p);
+    p.kv.ctx_cap = 100 * PAGE;
+    p.kv.max_seq_pages = 100;
+    pn_kv_set_window(&p.kv, PAGE + 3, 2);
+    assert_int_equal(p.kv.held_pages, 3);
+    struct pn_seq *s = seq(&p);
+    assert_int_equal(pn_seq_reserve(s, 90 * PAGE, &e), FO_OK); /* once for all: what follows takes nothing more */
+    assert_int_equal(p.kv.n_free, PAGES - 3);
+    for (uint32_t n = 0; n < 90 * PAGE; n += 2) {
+        assert_int_equal(pn_seq_reserve(s, n + 2, &e), FO_OK);
+        assert_true(p.kv.n_free == PAGES - 3 || s->n_pages == 90); /* the last ones are free again: nothing is left to reserve */
+        s->len = n + 2;
+        pn_kv_seq_slide(s);
+        check_window(&p, &s, 1);
+    }
+    /* A cut within what is kept is one; before it there is nothing to go on from. */
+    assert_int_equal(pn_seq_truncate(s, 90 * PAGE - 1), 90 * PAGE - 1);
+    check_window(&p, &s, 1);
+    assert_int_equal(pn_seq_truncate(s, 87 * PAGE), 0);
+    assert_int_equal(pn_seq_pages(s), 0);
+    assert_int_equal(p.kv.n_free, PAGES);
+    pn_seq_free(s);
+    free(p.host);
+}
+
+static void no_page_is_lost_under_a_window(void **state) {
+    (void)state;
+    struct pool p;
+    struct fo_err e;
+    struct fo_rng rng;
+    fo_rng_seed(&rng, 11);
+    for (int round = 0; round < 50; round++) {
+        pool_init(&p);
+        p.kv.ctx_cap = 40 * PAGE;
+        p.kv.max_seq_pages = 40;
+        uint32_t step = 1 + (uint32_t)(fo_rng_u64(&rng) % (2 * PAGE));
+        pn_kv_set_window(&p.kv, 1 + (uint32_t)(fo_rng_u64(&rng) % (3 * PAGE)), step);
+        struct pn_seq *s[3];
+        for (int i = 0; i < 3; i++) s[i] = seq(&p);
+        for (int turn = 0; turn < 1000; turn++) {
+            struct pn_seq *q = s[fo_rng_u64(&rng) % 3];
+            uint32_t n = q->len + 1 + (uint32_t)(fo_rng_u64(&rng) % step);
+            if (fo_rng_u64(&rng) % 50 == 0) {
+                pn_seq_truncate(q, (uint32_t)(fo_rng_u64(&rng) % (q->len + 1)));
+            } else if (n <= p.kv.ctx_cap && pn_seq_reserve(q, fo_rng_u64(&rng) % 3 ? n : p.kv.ctx_cap, &e) == FO_OK) {
+                assert_int_equal(pn_seq_reserve(q, n, &e), FO_OK);
+                q->len = n;
+                pn_kv_seq_slide(q);
+            }
+            check_window(&p, s, 3);
+        }
+        for (int i = 0; i < 3; i++) pn_seq_free(s[i]);
+        assert_int_equal(p.kv.n_free, PAGES);
+        free(p.host);
+    }
+}
+
 static void refuses_more_pages_than_can_be_counted(void **state) {
     (void)state;
     struct pool p;
@@ -222,6 +298,8 @@ int main(void) {
         cmocka_unit_test(refuses_a_prompt_past_the_cap),
         cmocka_unit_test(an_empty_pool_refuses_with_pages_and_takes_none),
         cmocka_unit_test(no_page_is_ever_held_twice_or_lost),
+        cmocka_unit_test(pages_behind_the_window_serve_again),
+        cmocka_unit_test(no_page_is_lost_under_a_window),
         cmocka_unit_test(refuses_more_pages_than_can_be_counted),
         cmocka_unit_test(a_sequence_that_finds_no_memory_is_an_error),
     };

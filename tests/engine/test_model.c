@@ -320,7 +320,7 @@ static void truncating_and_going_on_equals_never_having_said_it(void **state) {
     float want[VOCAB], got[VOCAB];
     random_ids(ids, PROMPT, 3);
     random_ids(other, PROMPT, 4);
-    odd_write(odd_path(0), &(struct odd){ .type = FO_F16, .n_vocab = VOCAB, .window = 9 });
+    odd_write(odd_path(0), &(struct odd){ .type = FO_F16, .n_vocab = VOCAB });
     open_device((struct fo_device_opts){ .n_threads = 1 });
     struct pn_model *m = open_model(odd_path(0), (struct pn_model_opts){ 0 });
     struct pn_seq *s = new_seq(m);
@@ -334,6 +334,40 @@ static void truncating_and_going_on_equals_never_having_said_it(void **state) {
     assert_memory_equal(got, want, sizeof want);
     pn_seq_free(s);
     pn_model_free(m);
+    close_device();
+    unlink(odd_path(0));
+}
+
+/* A window that slides over many pages gives what a model with room for everything gives, from a few pages; what fell out of it cannot be
+ * gone back to. */
+static void a_sliding_window_keeps_only_its_pages(void **state) {
+    (void)state;
+    enum { LONG = 6 * FO_KV_PAGE_TOKENS + 7, WINDOW = FO_KV_PAGE_TOKENS + 5 };
+    int32_t ids[LONG];
+    float want[VOCAB], got[VOCAB];
+    random_ids(ids, LONG, 21);
+    odd_write(odd_path(0), &(struct odd){ .type = FO_F16, .n_vocab = VOCAB, .window = WINDOW, .n_ctx = LONG });
+    open_device((struct fo_device_opts){ .n_threads = 1 });
+    for (int chunk = 1; chunk <= 17; chunk += 16) {
+        struct pn_model *m = open_model(odd_path(0), (struct pn_model_opts){ .ctx_cap = LONG, .max_batch = (uint32_t)chunk });
+        const struct pn_model_info *i = pn_model_info(m);
+        assert_int_equal(i->seq_pages, (WINDOW + chunk - 1 + FO_KV_PAGE_TOKENS - 2) / FO_KV_PAGE_TOKENS + 1);
+        assert_int_equal(i->n_pages, i->seq_pages);
+        assert_in_range(i->kv_bytes, 1, (uint64_t)i->seq_pages * i->page_tokens * i->kv_bytes_per_token + 64);
+        struct pn_seq *s = new_seq(m);
+        feed(m, s, ids, LONG, (uint32_t)chunk, got);
+        if (chunk > 1) assert_memory_equal(got, want, sizeof want);
+        memcpy(want, got, sizeof want);
+        assert_int_equal(pn_seq_len(s), LONG);
+        assert_true(pn_seq_pages(s) <= i->seq_pages);
+        assert_int_equal(pn_seq_truncate(s, LONG - 2), LONG - 2);
+        feed(m, s, ids + LONG - 2, 2, 1, got);
+        assert_memory_equal(got, want, sizeof want);
+        assert_int_equal(pn_seq_truncate(s, 9), 0);
+        assert_int_equal(pn_model_free_pages(m), i->n_pages);
+        pn_seq_free(s);
+        pn_model_free(m);
+    }
     close_device();
     unlink(odd_path(0));
 }
@@ -771,6 +805,7 @@ int main(void) {
         cmocka_unit_test(a_result_does_not_depend_on_chunks_mates_or_threads),
         cmocka_unit_test(weights_in_the_map_in_memory_and_uploaded_give_the_same_logits),
         cmocka_unit_test(truncating_and_going_on_equals_never_having_said_it),
+        cmocka_unit_test(a_sliding_window_keeps_only_its_pages),
         cmocka_unit_test(only_the_rows_that_are_wanted_come_back_in_order),
         cmocka_unit_test(a_step_allocates_nothing),
         cmocka_unit_test(a_step_that_fails_leaves_every_sequence_as_it_was),
