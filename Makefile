@@ -139,6 +139,7 @@ SEEDS.gguf     := tests/data/gguf
 SEEDS.jinja    := tests/cases/chat
 SEEDS.manifest := tests/cases/manifest
 SEEDS.request  := tests/cases/http
+SEEDS.safetensors := tests/data/safetensors
 fuzz:
 	$(Q)$(MAKE) --no-print-directory FLAVOUR=fuzz CC=clang fuzzers
 	$(Q)$(foreach f,$(FUZZERS:$(B)/%=$(O)/fuzz/%),n=$(f:$(O)/fuzz/tests/fuzz/fuzz_%=%); echo "fuzz $$n"; mkdir -p $(O)/fuzz/corpus/$$n; \

@@ -542,13 +542,14 @@ int fo_gguf_take_map(struct fo_gguf *g, struct fo_map *map, struct fo_err *e) {
     return FO_OK;
 }
 
-void fo_gguf_keep(struct fo_gguf *g, struct fo_region *region, char *meta, const char *format) {
+struct fo_region *fo_gguf_keep(struct fo_gguf *g, struct fo_region *region, char *meta, const char *format) {
     fo_region_done(&g->region);
     free(g->meta);
     g->region = *region;
     *region = (struct fo_region){ 0 };
     g->meta = meta;
     g->format = format;
+    return &g->region;
 }
 
 /* Room for n tensors in the list and, at most half full, in the index. */

@@ -1,16 +1,21 @@
 /* Which form a model has: see model_file.h. */
 #include "foundry/model_file.h"
 
+#include <dirent.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
 #include "foundry/base/err.h"
 #include "foundry/gguf_int.h"
+#include "foundry/hf.h"
 
 int fo_model_open(const char *path, struct fo_gguf **ret, struct fo_err *e) {
     struct fo_gguf *g;
+    struct stat st;
     uint32_t no, n;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return fo_hf_open(path, ret, e);
     /* The name alone makes no shard: a file may be called so and hold the whole model. */
     int rc = fo_gguf_open(path, &g, e);
     if (rc == FO_ENOENT && fo_shard_name(path, &no, &n)) return fo_shards_open(path, ret, e); /* says which of them is missing */
@@ -44,8 +49,29 @@ static uint64_t of_file(const char *path) {
     return mix(mix(0xCBF29CE484222325u, path, strlen(path)), facts, sizeof facts);
 }
 
+/* The files of a directory that may belong to its model; the order in which they come does not count. */
+static uint64_t of_directory(const char *dir) {
+    static const char *const kinds[] = { ".safetensors", ".json", ".jinja" };
+    uint64_t sum = 1;
+    DIR *d = opendir(dir);
+    for (const struct dirent *entry; d && (entry = readdir(d));) {
+        const char *dot = strrchr(entry->d_name, '.');
+        char *path;
+        for (size_t i = 0; dot && i < sizeof kinds / sizeof *kinds; i++) {
+            if (strcmp(dot, kinds[i]) != 0) continue;
+            if (asprintf(&path, "%s/%s", dir, entry->d_name) < 0) continue; /* seen the next time */
+            sum += of_file(path);
+            free(path);
+        }
+    }
+    if (d) closedir(d);
+    return sum;
+}
+
 uint64_t fo_model_identity(const char *path) {
+    struct stat st;
     uint32_t no, n;
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return of_directory(path);
     if (!fo_shard_name(path, &no, &n) || n > FO_MAX_FILES) return of_file(path);
     uint64_t sum = of_file(path) ? 1 : 0;
     for (uint32_t i = 0; i < n && sum; i++) {

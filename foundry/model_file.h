@@ -2,6 +2,7 @@
  *
  *     a file                              GGUF
  *     a file NAME-00001-of-00003.gguf     GGUF in shards, as llama.cpp's gguf-split writes them; any of them stands for all
+ *     a directory                         safetensors, as HuggingFace's tools save a model: foundry/hf.h
  *
  * Everything behind this (binding, tokenizer, chat, inspection, estimates) sees a struct fo_gguf and cannot tell them apart. */
 #pragma once

@@ -12,6 +12,8 @@
 #include "engine/model.h"
 #include "foundry/base/err.h"
 #include "foundry/device.h"
+#include "tests/support/alloc.h"
+#include "tests/support/hf.h"
 #include "tests/support/odd.h"
 #include "tests/support/shards.h"
 #include "tests/support/sigbus.h"
@@ -183,6 +185,121 @@ static void pairs_of_a_rotation_are_neighbours_or_halves_as_the_file_says(void *
     refused(&o, "pantheon.rope.neox", "string");
 }
 
+/* --- directories --- */
+
+#define SIZES "\"hidden_size\":256,\"intermediate_size\":256,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2," \
+              "\"vocab_size\":96,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-05"
+
+static const char *dir_path(void) {
+    static char dir[300];
+    snprintf(dir, sizeof dir, "%s.hf", odd_path(2));
+    return dir;
+}
+
+static void a_directory_says_what_the_gguf_file_of_its_tensors_says(void **state) {
+    (void)state;
+    static const struct odd_key neox[] = { { "pantheon.rope.neox", 'b', 1, NULL }, { 0 } };
+    static const struct {
+        const char *config;
+        struct odd odd;
+    } cases[] = {
+        { "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES "}", { .keys = neox, .untied = true } },
+        { "{\"architectures\":[\"LlamaForCausalLM\"],\"attention_bias\":true,\"tie_word_embeddings\":true," SIZES "}", { .keys = neox, .biases = true } },
+        { "{\"architectures\":[\"MistralForCausalLM\"],\"sliding_window\":5," SIZES "}", { .keys = neox, .untied = true, .window = 5 } },
+        { "{\"architectures\":[\"MixtralForCausalLM\"],\"num_local_experts\":4,\"rope_theta\":10000," SIZES "}",
+          { .keys = neox, .untied = true, .n_expert = 4, .n_expert_used = 2, .expert_files = true } },
+        { "{\"architectures\":[\"Qwen2ForCausalLM\"]," SIZES "}", { .arch = "qwen2", .untied = true, .biases = true } },
+        { "{\"architectures\":[\"Qwen3ForCausalLM\"],\"head_dim\":64,\"tie_word_embeddings\":true," SIZES "}", { .arch = "qwen3", .head_dim = 64, .qk_norm = true } },
+        { "{\"architectures\":[\"Phi3ForCausalLM\"]," SIZES "}", { .arch = "phi3", .untied = true, .fused = true } },
+    };
+    const enum fo_dtype types[] = { FO_F32, FO_F16, FO_BF16 };
+    const char *dir = dir_path();
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct odd odd = cases[i].odd;
+        float want[VOCAB], have[VOCAB];
+        struct fo_err e;
+        odd.n_vocab = VOCAB;
+        odd.type = odd.vectors = types[i % 3];
+        odd_write(odd_path(0), &odd);
+        struct pn_model *m = open_model(odd_path(0), false);
+        assert_int_equal(step(m, want, &e), FO_OK);
+        uint64_t weights = pn_model_info(m)->parts[0].weights_bytes;
+        pn_model_free(m);
+        /* where the data lies at a multiple of 8, of 1 and of 2; as mapped, and copied */
+        for (int k = 0; k < 6; k++) {
+            test_hf_write(odd_path(0), dir, i % 2 ? 1 : 3, (unsigned)k / 2, cases[i].config);
+            m = open_model(dir, k % 2);
+            assert_string_equal(pn_model_info(m)->arch, odd.arch ? odd.arch : "llama");
+            assert_false(pn_model_info(m)->has_tokenizer);
+            assert_int_equal(step(m, have, &e), FO_OK);
+            if (memcmp(have, want, sizeof want)) fail_msg("case %zu, %d: %g, expected %g", i, k, (double)have[0], (double)want[0]);
+            assert_int_equal(pn_model_info(m)->parts[0].weights_bytes, weights);
+            pn_model_free(m);
+            test_hf_remove(dir);
+        }
+        unlink(odd_path(0));
+    }
+}
+
+static void a_safetensors_file_that_is_truncated_under_a_model_fails_it_with_the_reason(void **state) {
+    (void)state;
+    test_sigbus_guard();
+    for (int no_mmap = 0; no_mmap < 2; no_mmap++) {
+        float logits[VOCAB];
+        struct fo_err e;
+        char path[400];
+        odd_write(odd_path(0), &(struct odd){ .type = FO_BF16, .n_vocab = VOCAB, .untied = true });
+        test_hf_write(odd_path(0), dir_path(), 2, 0, "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES "}");
+        struct pn_model *m = open_model(dir_path(), no_mmap);
+        assert_int_equal(step(m, logits, &e), FO_OK);
+        assert_int_equal(pn_model_state(m, &e), FO_OK);
+        snprintf(path, sizeof path, "%s/model-00002-of-00002.safetensors", dir_path());
+        assert_int_equal(truncate(path, 4096), 0);
+        step(m, logits, &e);
+        assert_int_equal(pn_model_state(m, &e), FO_ELOST);
+        assert_non_null(strstr(e.msg, "model-00002-of-00002.safetensors: the file was truncated while in use"));
+        pn_model_free(m);
+        test_hf_remove(dir_path());
+        unlink(odd_path(0));
+    }
+}
+
+static void a_tensor_of_a_directory_that_no_family_knows_is_refused_by_its_own_name(void **state) {
+    (void)state;
+    struct odd o = { .type = FO_F32, .n_vocab = VOCAB, .untied = true };
+    struct pn_model *m = NULL;
+    struct fo_err e;
+    o.tensors = (const struct odd_tensor[]){ { "model.layers.0.mlp.shared_expert_gate.weight", 256, 1, FO_F32 }, { 0 } };
+    odd_write(odd_path(0), &o);
+    test_hf_write(odd_path(0), dir_path(), 1, 0, "{\"architectures\":[\"LlamaForCausalLM\"]," SIZES "}");
+    assert_int_equal(pn_model_open(dir_path(), &(struct pn_model_opts){ .dev = dev, .kv_default = true }, &m, &e), FO_EUNSUPPORTED);
+    assert_non_null(strstr(e.msg, "tensor model.layers.0.mlp.shared_expert_gate.weight is not one that this build knows in a llama model"));
+    test_hf_remove(dir_path());
+    unlink(odd_path(0));
+}
+
+static void every_failing_allocation_of_a_directory_is_an_error(void **state) {
+    (void)state;
+    odd_write(odd_path(0), &(struct odd){ .type = FO_BF16, .vectors = FO_BF16, .n_vocab = VOCAB, .untied = true, .n_expert = 2, .n_expert_used = 1, .expert_files = true });
+    test_hf_write(odd_path(0), dir_path(), 2, 1, "{\"architectures\":[\"MixtralForCausalLM\"],\"num_local_experts\":2,\"num_experts_per_tok\":1," SIZES "}");
+    for (int no_mmap = 0; no_mmap < 2; no_mmap++)
+        for (long n = 1;; n++) {
+            struct pn_model *m = NULL;
+            struct fo_err e;
+            test_fail_alloc(n);
+            int rc = pn_model_open(dir_path(), &(struct pn_model_opts){ .dev = dev, .kv_default = true, .no_mmap = no_mmap }, &m, &e);
+            if (!test_alloc_failed()) {
+                assert_int_equal(rc, FO_OK);
+                pn_model_free(m);
+                break;
+            }
+            if (rc != FO_ENOMEM) fail_msg("allocation %ld: %s", n, rc ? e.msg : "opened");
+            assert_null(m);
+        }
+    test_hf_remove(dir_path());
+    unlink(odd_path(0));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_model_in_shards_says_what_it_says_whole),
@@ -190,6 +307,10 @@ int main(void) {
         cmocka_unit_test(experts_in_a_tensor_each_say_what_they_say_in_one),
         cmocka_unit_test(an_expert_that_is_missing_or_one_too_many_is_refused_by_name),
         cmocka_unit_test(pairs_of_a_rotation_are_neighbours_or_halves_as_the_file_says),
+        cmocka_unit_test(a_directory_says_what_the_gguf_file_of_its_tensors_says),
+        cmocka_unit_test(a_safetensors_file_that_is_truncated_under_a_model_fails_it_with_the_reason),
+        cmocka_unit_test(a_tensor_of_a_directory_that_no_family_knows_is_refused_by_its_own_name),
+        cmocka_unit_test(every_failing_allocation_of_a_directory_is_an_error),
         cmocka_unit_test(a_shard_that_is_truncated_under_a_model_fails_it_with_the_reason),
     };
     test_sigbus_init();
