@@ -110,10 +110,20 @@ static void on_interrupt(int sig) {
     interrupts = 1;
 }
 
-void pd_cli_catch_interrupt(void) {
+static void catch(int sig) {
     struct sigaction sa = { .sa_handler = on_interrupt }; /* no SA_RESTART: a blocked read must return */
     sigemptyset(&sa.sa_mask);
-    sigaction(SIGINT, &sa, NULL);
+    sigaction(sig, &sa, NULL);
+}
+
+void pd_cli_catch_interrupt(void) {
+    catch(SIGINT);
+}
+
+void pd_cli_catch_end(void) {
+    catch(SIGINT);
+    catch(SIGTERM);
+    catch(SIGHUP);
 }
 
 bool pd_cli_interrupted(void) {

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "engine/sampler.h"
 
@@ -27,9 +28,9 @@ struct pd_cli_list {
 struct pd_cli_args {
     struct pd_cli_model models[PD_CLI_MAX_MODELS + 1]; /* [0] holds what stands before the first --model */
     int n_models;                                      /* of --model; model i is models[i + 1] */
-    const char *prompt, *system, *out, *input, *settings, *tokens, *template_file, *host, *log, *isa;
-    bool chat, raw, exact, no_bos, no_special, json, no_mmap, ignore_eos, has_temperature, has_seed;
-    int64_t max_tokens, port, threads, repeat, top_k;
+    const char *prompt, *system, *out, *input, *settings, *tokens, *template_file, *host, *log, *isa, *file;
+    bool chat, raw, exact, no_bos, no_special, json, no_mmap, ignore_eos, has_temperature, has_seed, force;
+    int64_t max_tokens, port, threads, repeat, top_k, window;
     double temperature, top_p, min_p, repeat_penalty;
     uint64_t seed;
     struct pd_cli_list prefill, decode, depth;
@@ -49,6 +50,11 @@ int pd_cli_logits(const struct pd_cli_args *a);
 int pd_cli_tokenize(const struct pd_cli_args *a);
 int pd_cli_detokenize(const struct pd_cli_args *a);
 int pd_cli_template(const struct pd_cli_args *a);
+int pd_cli_quantize(const struct pd_cli_args *a);
+int pd_cli_perplexity(const struct pd_cli_args *a);
+
+/* "TYPE is one of ...": the rest of `pantheon quantize --help`. */
+void pd_cli_list_types(FILE *to);
 
 /* --- what subcommands share --- */
 
@@ -73,6 +79,8 @@ struct pn_sampling pd_cli_sampling(const struct pd_cli_args *a);
 
 /* Waits for Ctrl-C by flag instead of dying: true once after each press. */
 void pd_cli_catch_interrupt(void);
+/* The same for everything that asks a process to end (Ctrl-C, SIGTERM, SIGHUP), for work that has something to tidy up. */
+void pd_cli_catch_end(void);
 bool pd_cli_interrupted(void);
 
 /* --- line editing for --chat (cli_line.c) --- */

@@ -13,7 +13,8 @@
 #include "foundry/device.h"
 
 enum {
-    RUN = 1, SERVE = 2, INSPECT = 4, BENCH = 8, LOGITS = 16, TOKENIZE = 32, DETOKENIZE = 64, TEMPLATE = 128
+    RUN = 1, SERVE = 2, INSPECT = 4, BENCH = 8, LOGITS = 16, TOKENIZE = 32, DETOKENIZE = 64, TEMPLATE = 128, QUANTIZE = 256,
+    PERPLEXITY = 512
 };
 
 static const struct command {
@@ -22,16 +23,19 @@ static const struct command {
     int (*run)(const struct pd_cli_args *a);
     const char *usage, *help;
     int max_rest;
+    void (*more)(FILE *to); /* the end of its help, or NULL */
 } commands[] = {
-    { "run", RUN, pd_cli_run, "--model M (--prompt T | --chat)", "answer one prompt, or chat (the default: `run` may be left out)", 0 },
-    { "serve", SERVE, pd_cli_serve, "--model M [--name N] ... [--port P]", "serve models over the OpenAI-compatible API", 0 },
-    { "inspect", INSPECT, pd_cli_inspect, "M", "what a model file holds, what it needs, and why it cannot be served", 1 },
-    { "bench", BENCH, pd_cli_bench, "--model M [-p 512] [-n 64]", "tokens per second of prefill and decode", 1 },
-    { "logits", LOGITS, pd_cli_logits, "--model M --tokens 1,2,3 --out FILE", "logits of every position, float32 little endian [tokens][vocabulary]", 0 },
-    { "tokenize", TOKENIZE, pd_cli_tokenize, "--model M < text", "text on stdin to a JSON array of token ids", 0 },
-    { "detokenize", DETOKENIZE, pd_cli_detokenize, "--model M < ids", "a JSON array of token ids on stdin to bytes", 0 },
+    { "run", RUN, pd_cli_run, "--model M (--prompt T | --chat)", "answer one prompt, or chat (the default: `run` may be left out)", 0, NULL },
+    { "serve", SERVE, pd_cli_serve, "--model M [--name N] ... [--port P]", "serve models over the OpenAI-compatible API", 0, NULL },
+    { "inspect", INSPECT, pd_cli_inspect, "M", "what a model file holds, what it needs, and why it cannot be served", 1, NULL },
+    { "bench", BENCH, pd_cli_bench, "--model M [-p 512] [-n 64]", "tokens per second of prefill and decode", 1, NULL },
+    { "logits", LOGITS, pd_cli_logits, "--model M --tokens 1,2,3 --out FILE", "logits of every position, float32 little endian [tokens][vocabulary]", 0, NULL },
+    { "tokenize", TOKENIZE, pd_cli_tokenize, "--model M < text", "text on stdin to a JSON array of token ids", 0, NULL },
+    { "detokenize", DETOKENIZE, pd_cli_detokenize, "--model M < ids", "a JSON array of token ids on stdin to bytes", 0, NULL },
     { "template", TEMPLATE, pd_cli_template, "(--model M | --template FILE) --input CONVERSATION.json",
-      "the exact text a conversation becomes, or exit 1 with the template's error", 0 },
+      "the exact text a conversation becomes, or exit 1 with the template's error", 0, NULL },
+    { "quantize", QUANTIZE, pd_cli_quantize, "IN OUT TYPE", "write a model in another type: F32, F16, Q8_0, Q4_K_M, ...", 3, pd_cli_list_types },
+    { "perplexity", PERPLEXITY, pd_cli_perplexity, "--model M --file TEXT", "how well a model predicts a text: lower is better", 0, NULL },
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -50,7 +54,7 @@ static const struct option_row {
     double min, max;
     const char *arg, *help;
 } rows[] = {
-    { "model", 'm', MODEL_PATH, IN_MODEL(path), -1, RUN | SERVE | INSPECT | BENCH | LOGITS | TOKENIZE | DETOKENIZE | TEMPLATE, 0, 0, "FILE", "the model (GGUF)" },
+    { "model", 'm', MODEL_PATH, IN_MODEL(path), -1, RUN | SERVE | INSPECT | BENCH | LOGITS | TOKENIZE | DETOKENIZE | TEMPLATE | PERPLEXITY, 0, 0, "FILE", "the model (GGUF)" },
     { "prompt", 'P', STR, AT(prompt), -1, RUN, 0, 0, "TEXT", "what to answer, through the model's chat template" },
     { "chat", 0, FLAG, AT(chat), -1, RUN, 0, 0, NULL, "talk with the model; Ctrl-C stops an answer, Ctrl-D ends" },
     { "system", 0, STR, AT(system), -1, RUN, 0, 0, "TEXT", "system message in front of the conversation" },
@@ -72,17 +76,20 @@ static const struct option_row {
     { "port", 0, INT, AT(port), -1, SERVE, 0, 65535, "P", "port to listen on (default 8080)" },
     { "dies", 0, MODEL_STR, IN_MODEL(dies), -1, SERVE, 0, 0, "LIST", "where it runs: 0,1 counts accelerator dies as /admin/dies lists them, names work too; several split it by layers" },
     { "log", 0, STR, AT(log), -1, SERVE, 0, 0, "debug=AREAS", "debug notes of these areas (sched,kv,mem,http or all)" },
-    { "threads", 't', INT, AT(threads), -1, RUN | SERVE | BENCH | LOGITS, 1, 1024, "N", "compute threads (default: all this process may use)" },
-    { "isa", 0, STR, AT(isa), -1, RUN | SERVE | BENCH | LOGITS, 0, 0, "NAME", "scalar, avx2 or avx512: highest instruction set to use" },
-    { "no-mmap", 0, FLAG, AT(no_mmap), -1, RUN | SERVE | BENCH, 0, 0, NULL, "read the weights into memory instead of mapping the file" },
-    { "json", 0, FLAG, AT(json), -1, BENCH | INSPECT, 0, 0, NULL, "print JSON" },
+    { "threads", 't', INT, AT(threads), -1, RUN | SERVE | BENCH | LOGITS | QUANTIZE | PERPLEXITY, 1, 1024, "N", "compute threads (default: all this process may use)" },
+    { "isa", 0, STR, AT(isa), -1, RUN | SERVE | BENCH | LOGITS | PERPLEXITY, 0, 0, "NAME", "scalar, avx2 or avx512: highest instruction set to use" },
+    { "no-mmap", 0, FLAG, AT(no_mmap), -1, RUN | SERVE | BENCH | PERPLEXITY, 0, 0, NULL, "read the weights into memory instead of mapping the file" },
+    { "json", 0, FLAG, AT(json), -1, BENCH | INSPECT | PERPLEXITY, 0, 0, NULL, "print JSON" },
     { "prefill", 'p', LIST, AT(prefill), -1, BENCH, 0, 1 << 20, "N,...", "prompt lengths to measure (default 512; 0 = none)" },
     { "decode", 'n', LIST, AT(decode), -1, BENCH, 0, 1 << 20, "N", "tokens to generate at each depth (default 64; 0 = none)" },
     { "depth", 'd', LIST, AT(depth), -1, BENCH, 0, 1 << 20, "N,...", "tokens already in the context when decoding (default 0)" },
     { "repeat", 'r', INT, AT(repeat), -1, BENCH, 1, 1000, "N", "runs of each; the median counts (default 3)" },
     { "tokens", 0, STR, AT(tokens), -1, LOGITS, 0, 0, "1,2,...", "token ids to feed" },
     { "out", 'o', STR, AT(out), -1, LOGITS, 0, 0, "FILE", "where the logits go (- = stdout)" },
-    { "exact", 0, FLAG, AT(exact), -1, RUN | LOGITS, 0, 0, NULL, "the reference path: dequantised weights, float32 throughout" },
+    { "exact", 0, FLAG, AT(exact), -1, RUN | LOGITS | PERPLEXITY, 0, 0, NULL, "the reference path: dequantised weights, float32 throughout" },
+    { "file", 'f', STR, AT(file), -1, PERPLEXITY, 0, 0, "TEXT", "the text to predict (- = stdin)" },
+    { "ctx", 0, INT, AT(window), -1, PERPLEXITY, 8, 1 << 24, "N", "tokens of a window, of which the second half counts (default 512)" },
+    { "force", 0, FLAG, AT(force), -1, QUANTIZE, 0, 0, NULL, "replace OUT if it exists" },
     { "no-bos", 0, FLAG, AT(no_bos), -1, TOKENIZE, 0, 0, NULL, "add no BOS or EOS" },
     { "no-special", 0, FLAG, AT(no_special), -1, TOKENIZE | DETOKENIZE, 0, 0, NULL, "special tokens are plain text (detokenize: leave them out)" },
     { "template", 0, STR, AT(template_file), -1, TEMPLATE, 0, 0, "FILE", "a bare Jinja template instead of a model's" },
@@ -105,6 +112,10 @@ static void print_options(FILE *to, const struct command *c) {
 static void help_command(FILE *to, const struct command *c) {
     fprintf(to, "usage: pantheon%s%s %s\n\n%s\n\n", c->bit == RUN ? "" : " ", c->bit == RUN ? "" : c->name, c->usage, c->help);
     print_options(to, c);
+    if (c->more) {
+        fputc('\n', to);
+        c->more(to);
+    }
 }
 
 static void help_all(FILE *to) {

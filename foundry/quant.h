@@ -227,6 +227,16 @@ static inline int fo_q3_k_scale(const uint8_t scales[12], int j) {
     return (scales[j & 7] >> 4 * (j >> 3) & 15) | (scales[8 + (j & 3)] >> 2 * (j >> 2) & 3) << 4;
 }
 
+/* Two bits an element: each half of 128 has 32 bytes, whose bits 2r belong to its quarter r. */
+static inline int fo_two_bits(const uint8_t qs[64], int i) {
+    return qs[32 * (i / 128) + i % 32] >> 2 * (i / 32 & 3) & 3;
+}
+
+/* Into bits that are clear. */
+static inline void fo_put_two_bits(uint8_t qs[64], int i, int q) {
+    qs[32 * (i / 128) + i % 32] |= (uint8_t)(q << 2 * (i / 32 & 3));
+}
+
 /* The sixteen values of IQ4_NL and IQ4_XS, and twice those of a 4-bit float with two bits of exponent and one of fraction. */
 extern const int8_t fo_iq4_values[16], fo_fp4_values[16];
 

@@ -10,6 +10,7 @@
 
 #include "foundry/dtype.h"
 #include "foundry/quant.h"
+#include "foundry/quant_fit.h"
 
 const int8_t fo_iq4_values[16] = { -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113 };
 
@@ -156,32 +157,36 @@ void fo_iq4_xs_to_f32(const void *blocks, float *out, size_t n) {
         }
 }
 
-/* --- quantisers: the value of largest magnitude becomes -127, the rest the nearest of the sixteen ------------------------------- */
+/* --- quantisers: scales by search (quant_fit.h), then the nearest of the sixteen ---------------------------------------------- */
 
 void fo_iq4_nl_from_f32(const float *in, void *blocks, size_t n) {
     struct fo_block_iq4_nl *b = blocks;
     for (struct fo_block_iq4_nl *end = b + n / FO_QK; b < end; b++, in += FO_QK) {
-        float d = fo_extreme(in, FO_QK) / -127.0f, inv = fo_inverse(d);
+        bool bad = isnan(fo_abs_max(in, FO_QK));
+        float d = bad ? NAN : fo_fit_values(in, FO_QK, fo_iq4_values), inverse = fo_inverse(d);
         b->d = fo_f32_to_f16(d);
         for (int i = 0; i < FO_QK / 2; i++)
-            b->qs[i] = (uint8_t)(fo_nearest(fo_iq4_values, in[i] * inv) | fo_nearest(fo_iq4_values, in[i + FO_QK / 2] * inv) << 4);
+            b->qs[i] = (uint8_t)(fo_nearest(fo_iq4_values, in[i] * inverse) | fo_nearest(fo_iq4_values, in[i + FO_QK / 2] * inverse) << 4);
     }
 }
 
 void fo_iq4_xs_from_f32(const float *in, void *blocks, size_t n) {
     struct fo_block_iq4_xs *b = blocks;
     for (struct fo_block_iq4_xs *end = b + n / FO_QK_K; b < end; b++) {
-        b->d = fo_f32_to_f16(fo_abs_max(in, FO_QK_K) / (127.0f * 31.0f));
-        float d = fo_f16_to_f32(b->d), inv_d = fo_inverse(d);
+        bool bad = isnan(fo_abs_max(in, FO_QK_K));
+        float scale[8];
+        for (int j = 0; j < 8; j++) scale[j] = bad ? 0 : fo_fit_values(in + 32 * j, 32, fo_iq4_values);
+        b->d = fo_f32_to_f16(bad ? NAN : fo_extreme(scale, 8) / -32);
         b->scales_h = 0;
         memset(b->scales_l, 0, sizeof b->scales_l);
+        float d = fo_f16_to_f32(b->d);
         for (int j = 0; j < 8; j++, in += 32) {
-            int scale = fo_round_clamp(fo_extreme(in, 32) / -127.0f * inv_d, -32, 31);
-            float inv = fo_inverse(d * (float)scale);
-            b->scales_l[j / 2] |= (uint8_t)(((scale + 32) & 15) << 4 * (j & 1));
-            b->scales_h |= (uint16_t)((scale + 32) >> 4 << 2 * j);
+            int s = fo_round_clamp(scale[j] * fo_inverse(d), -32, 31);
+            float inverse = fo_inverse(d * (float)s);
+            b->scales_l[j / 2] |= (uint8_t)(((s + 32) & 15) << 4 * (j & 1));
+            b->scales_h |= (uint16_t)((s + 32) >> 4 << 2 * j);
             for (int i = 0; i < 16; i++)
-                b->qs[16 * j + i] = (uint8_t)(fo_nearest(fo_iq4_values, in[i] * inv) | fo_nearest(fo_iq4_values, in[i + 16] * inv) << 4);
+                b->qs[16 * j + i] = (uint8_t)(fo_nearest(fo_iq4_values, in[i] * inverse) | fo_nearest(fo_iq4_values, in[i + 16] * inverse) << 4);
         }
     }
 }

@@ -54,22 +54,13 @@ void fo_q6_k_to_f32(const void *blocks, float *out, size_t n) {
     }
 }
 
-/* Two bits an element: each half of 128 has 32 bytes, whose bits 2r belong to its quarter r. */
-static int two_bits(const uint8_t qs[64], int i) {
-    return qs[32 * (i / 128) + i % 32] >> 2 * (i / 32 & 3) & 3;
-}
-
-static void put_two_bits(uint8_t qs[64], int i, int q) {
-    qs[32 * (i / 128) + i % 32] |= (uint8_t)(q << 2 * (i / 32 & 3));
-}
-
 void fo_q2_k_to_f32(const void *blocks, float *out, size_t n) {
     const struct fo_block_q2_k *b = blocks;
     for (const struct fo_block_q2_k *end = b + n / FO_QK_K; b < end; b++, out += FO_QK_K) {
         float d = fo_f16_to_f32(b->d), dmin = fo_f16_to_f32(b->dmin);
         for (int j = 0; j < 16; j++) {
             float ds = d * (float)(b->scales[j] & 15), m = dmin * (float)(b->scales[j] >> 4);
-            for (int i = 16 * j; i < 16 * j + 16; i++) out[i] = ds * (float)two_bits(b->qs, i) - m;
+            for (int i = 16 * j; i < 16 * j + 16; i++) out[i] = ds * (float)fo_two_bits(b->qs, i) - m;
         }
     }
 }
@@ -80,7 +71,7 @@ void fo_q3_k_to_f32(const void *blocks, float *out, size_t n) {
         float d = fo_f16_to_f32(b->d);
         for (int j = 0; j < 16; j++) {
             float ds = d * (float)(fo_q3_k_scale(b->scales, j) - 32);
-            for (int i = 16 * j; i < 16 * j + 16; i++) out[i] = ds * (float)(two_bits(b->qs, i) - (b->hmask[i % 32] >> i / 32 & 1 ? 0 : 4));
+            for (int i = 16 * j; i < 16 * j + 16; i++) out[i] = ds * (float)(fo_two_bits(b->qs, i) - (b->hmask[i % 32] >> i / 32 & 1 ? 0 : 4));
         }
     }
 }
@@ -109,145 +100,11 @@ void fo_tq2_0_to_f32(const void *blocks, float *out, size_t n) {
     const struct fo_block_tq2_0 *b = blocks;
     for (const struct fo_block_tq2_0 *end = b + n / FO_QK_K; b < end; b++, out += FO_QK_K) {
         float d = fo_f16_to_f32(b->d);
-        for (int i = 0; i < FO_QK_K; i++) out[i] = d * (float)(two_bits(b->qs, i) - 1);
+        for (int i = 0; i < FO_QK_K; i++) out[i] = d * (float)(fo_two_bits(b->qs, i) - 1);
     }
 }
 
-/* --- quantisers ------------------------------------------------------------------------------------------------------------- *
- * Straightforward ones: each sub-block's grid spans its values, then the scales are rounded to the block's. A search for the scales
- * with the least error would be some per cent better. */
-
-/* Grids of a Q4_K or Q5_K block, quants up to `top` into q[256]. */
-static void grid_of_mins(const float *in, int top, uint16_t *ret_d, uint16_t *ret_dmin, uint8_t scales[12], uint8_t *q) {
-    float scale[8], low[8], top_scale = 0, top_low = 0;
-    bool bad = isnan(fo_abs_max(in, FO_QK_K));
-    for (int j = 0; j < 8; j++) {
-        const float *x = in + 32 * j;
-        float min = 0, max = 0;
-        for (int i = 0; i < 32; i++) {
-            min = x[i] < min ? x[i] : min;
-            max = x[i] > max ? x[i] : max;
-        }
-        scale[j] = (max - min) / (float)top;
-        low[j] = -min;
-        top_scale = scale[j] > top_scale ? scale[j] : top_scale;
-        top_low = low[j] > top_low ? low[j] : top_low;
-    }
-    *ret_d = fo_f32_to_f16(bad ? NAN : top_scale / 63);
-    *ret_dmin = fo_f32_to_f16(bad ? NAN : top_low / 63);
-    float d = fo_f16_to_f32(*ret_d), dmin = fo_f16_to_f32(*ret_dmin), inv_d = fo_inverse(d), inv_dmin = fo_inverse(dmin);
-    memset(scales, 0, 12);
-    for (int j = 0; j < 8; j++) {
-        int s = fo_round_clamp(scale[j] * inv_d, 0, 63), m = fo_round_clamp(low[j] * inv_dmin, 0, 63);
-        if (j < 4) {
-            scales[j] |= (uint8_t)s;
-            scales[j + 4] |= (uint8_t)m;
-        } else {
-            scales[j + 4] = (uint8_t)((s & 15) | (m & 15) << 4);
-            scales[j - 4] |= (uint8_t)(s >> 4 << 6);
-            scales[j] |= (uint8_t)(m >> 4 << 6);
-        }
-        float inv = fo_inverse(d * (float)s), min = dmin * (float)m;
-        for (int i = 0; i < 32; i++) q[32 * j + i] = (uint8_t)fo_round_clamp((in[32 * j + i] + min) * inv, 0, top);
-    }
-}
-
-void fo_q4_k_from_f32(const float *in, void *blocks, size_t n) {
-    struct fo_block_q4_k *b = blocks;
-    uint8_t q[FO_QK_K];
-    for (struct fo_block_q4_k *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
-        grid_of_mins(in, 15, &b->d, &b->dmin, b->scales, q);
-        for (int i = 0; i < FO_QK_K / 2; i++) {
-            const uint8_t *pair = q + i / 32 * 64 + i % 32; /* sub-blocks 2k and 2k + 1 share 32 bytes */
-            b->qs[i] = (uint8_t)(pair[0] | pair[32] << 4);
-        }
-    }
-}
-
-void fo_q5_k_from_f32(const float *in, void *blocks, size_t n) {
-    struct fo_block_q5_k *b = blocks;
-    uint8_t q[FO_QK_K];
-    for (struct fo_block_q5_k *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
-        grid_of_mins(in, 31, &b->d, &b->dmin, b->scales, q);
-        memset(b->qh, 0, sizeof b->qh);
-        for (int i = 0; i < FO_QK_K; i++) b->qh[i % 32] |= (uint8_t)((q[i] >> 4) << i / 32);
-        for (int i = 0; i < FO_QK_K / 2; i++) {
-            const uint8_t *pair = q + i / 32 * 64 + i % 32;
-            b->qs[i] = (uint8_t)((pair[0] & 15) | (pair[32] & 15) << 4);
-        }
-    }
-}
-
-void fo_q6_k_from_f32(const float *in, void *blocks, size_t n) {
-    struct fo_block_q6_k *b = blocks;
-    for (struct fo_block_q6_k *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
-        float top = fo_abs_max(in, FO_QK_K); /* the largest scale is top / 31, stored as 127 */
-        b->d = fo_f32_to_f16(top / (31 * 127));
-        float d = fo_f16_to_f32(b->d), inv_d = fo_inverse(d);
-        memset(b->ql, 0, sizeof b->ql);
-        memset(b->qh, 0, sizeof b->qh);
-        for (int i = 0; i < FO_QK_K; i++) {
-            if (i % 16 == 0) b->scales[i / 16] = (int8_t)fo_round_clamp(fo_abs_max(in + i, 16) / 31 * inv_d, 0, 127);
-            float inv = fo_inverse(d * (float)b->scales[i / 16]);
-            int q = fo_round_clamp(in[i] * inv, -32, 31) + 32, half = i / 128, r = i % 128 / 32, l = i % 32;
-            b->ql[64 * half + 32 * (r & 1) + l] |= (uint8_t)((q & 15) << 4 * (r >> 1));
-            b->qh[32 * half + l] |= (uint8_t)((q >> 4) << 2 * r);
-        }
-    }
-}
-
-/* The grid of each 16 spans its values; scales and mins are rounded to fifteenths of the block's largest. */
-void fo_q2_k_from_f32(const float *in, void *blocks, size_t n) {
-    struct fo_block_q2_k *b = blocks;
-    for (struct fo_block_q2_k *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
-        float scale[16], low[16], top_scale = 0, top_low = 0;
-        bool bad = isnan(fo_abs_max(in, FO_QK_K));
-        for (int j = 0; j < 16; j++) {
-            float min = 0, max = 0;
-            for (int i = 16 * j; i < 16 * j + 16; i++) {
-                min = in[i] < min ? in[i] : min;
-                max = in[i] > max ? in[i] : max;
-            }
-            scale[j] = (max - min) / 3;
-            low[j] = -min;
-            top_scale = scale[j] > top_scale ? scale[j] : top_scale;
-            top_low = low[j] > top_low ? low[j] : top_low;
-        }
-        b->d = fo_f32_to_f16(bad ? NAN : top_scale / 15);
-        b->dmin = fo_f32_to_f16(bad ? NAN : top_low / 15);
-        float d = fo_f16_to_f32(b->d), dmin = fo_f16_to_f32(b->dmin), inv_d = fo_inverse(d), inv_dmin = fo_inverse(dmin);
-        memset(b->qs, 0, sizeof b->qs);
-        for (int j = 0; j < 16; j++) {
-            int s = fo_round_clamp(scale[j] * inv_d, 0, 15), m = fo_round_clamp(low[j] * inv_dmin, 0, 15);
-            float inv = fo_inverse(d * (float)s), min = dmin * (float)m;
-            b->scales[j] = (uint8_t)(s | m << 4);
-            for (int i = 16 * j; i < 16 * j + 16; i++) put_two_bits(b->qs, i, fo_round_clamp((in[i] + min) * inv, 0, 3));
-        }
-    }
-}
-
-/* The value of largest magnitude of each 16 becomes -4; its scale is rounded to a 31st of the block's largest. */
-void fo_q3_k_from_f32(const float *in, void *blocks, size_t n) {
-    struct fo_block_q3_k *b = blocks;
-    for (struct fo_block_q3_k *end = b + n / FO_QK_K; b < end; b++, in += FO_QK_K) {
-        b->d = fo_f32_to_f16(fo_abs_max(in, FO_QK_K) / (4 * 31));
-        float d = fo_f16_to_f32(b->d), inv_d = fo_inverse(d);
-        memset(b->hmask, 0, sizeof b->hmask);
-        memset(b->qs, 0, sizeof b->qs);
-        memset(b->scales, 0, sizeof b->scales);
-        for (int j = 0; j < 16; j++) {
-            int s = fo_round_clamp(fo_extreme(in + 16 * j, 16) / -4 * inv_d, -32, 31);
-            float inv = fo_inverse(d * (float)s);
-            b->scales[j & 7] |= (uint8_t)(((s + 32) & 15) << 4 * (j >> 3));
-            b->scales[8 + (j & 3)] |= (uint8_t)((s + 32) >> 4 << 2 * (j >> 2));
-            for (int i = 16 * j; i < 16 * j + 16; i++) {
-                int q = fo_round_clamp(in[i] * inv, -4, 3) + 4;
-                put_two_bits(b->qs, i, q & 3);
-                b->hmask[i % 32] |= (uint8_t)(q >> 2 << i / 32);
-            }
-        }
-    }
-}
+/* --- quantisers of the types that need no search; the others are in quant_k_fit.c ------------------------------------------------ */
 
 /* Ternary: scale = largest magnitude, the rest rounded to -1, 0 or 1 of it. */
 void fo_tq1_0_from_f32(const float *in, void *blocks, size_t n) {
@@ -271,7 +128,7 @@ void fo_tq2_0_from_f32(const float *in, void *blocks, size_t n) {
         float top = fo_abs_max(in, FO_QK_K), inv = fo_inverse(top);
         b->d = fo_f32_to_f16(top);
         memset(b->qs, 0, sizeof b->qs);
-        for (int i = 0; i < FO_QK_K; i++) put_two_bits(b->qs, i, fo_round_clamp(in[i] * inv, -1, 1) + 1);
+        for (int i = 0; i < FO_QK_K; i++) fo_put_two_bits(b->qs, i, fo_round_clamp(in[i] * inv, -1, 1) + 1);
     }
 }
 
