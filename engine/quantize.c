@@ -19,6 +19,7 @@
 #include "foundry/base/pool.h"
 #include "foundry/gguf.h"
 #include "foundry/gguf_write.h"
+#include "foundry/model_file.h"
 #include "foundry/quant.h"
 
 enum {
@@ -70,17 +71,16 @@ static uint64_t padding(uint64_t bytes) {
 
 /* Asks the caller whether to go on, and the input whether it is still what it was. */
 static int step(struct job *j, struct fo_err *e) {
-    if (fo_gguf_map(j->g) && fo_map_state(fo_gguf_map(j->g), e)) return (int)e->code;
+    if (fo_gguf_state(j->g, e)) return (int)e->code;
     return j->o->go_on ? j->o->go_on(j->o->ctx, j->done, j->total, e) : FO_OK;
 }
 
 /* Pages of the map that will not be read again need not stay in memory. */
-static void forget(const struct fo_gguf *g, const void *bytes, uint64_t n) {
-    const struct fo_map *map = fo_gguf_map(g);
+static void forget(const struct fo_gguf_tensor *t, const void *bytes, uint64_t n) {
     enum { PAGE = 65536 }; /* a multiple of every page size in use */
     uintptr_t from = (uintptr_t)bytes, end = (from + n) & ~(uintptr_t)(PAGE - 1);
     from = (from + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
-    if (map && end > from) madvise((void *)from, end - from, MADV_DONTNEED);
+    if (t->map && end > from) madvise((void *)from, end - from, MADV_DONTNEED);
 }
 
 static int write_converted(struct job *j, const struct fo_gguf_tensor *t, struct fo_err *e) {
@@ -92,7 +92,7 @@ static int write_converted(struct job *j, const struct fo_gguf_tensor *t, struct
         for (int i = 0; i < fo_pool_threads(j->pool); i++) j->bad[i] = -1;
         fo_pool_run(j->pool, convert, j, (int)((j->n + PIECE - 1) / PIECE));
         uint64_t bytes = j->n / j->to->block * j->to->block_bytes;
-        forget(j->g, j->src, j->n / j->from->block * j->from->block_bytes);
+        forget(t, j->src, j->n / j->from->block * j->from->block_bytes);
         if (step(j, e)) return (int)e->code;
         int64_t first = -1;
         for (int i = 0; i < fo_pool_threads(j->pool); i++)
@@ -112,7 +112,7 @@ static int write_copied(struct job *j, const struct fo_gguf_tensor *t, struct fo
     for (uint64_t left = t->bytes; left > 0;) {
         size_t n = left < SLAB_BYTES ? (size_t)left : SLAB_BYTES;
         memcpy(j->slab, src, n); /* a fault in write() would be an error of the system, not the map's to notice */
-        forget(j->g, src, n);
+        forget(t, src, n);
         if (step(j, e) || fo_outfile_write(j->out, j->slab, n, e)) return (int)e->code;
         src += n;
         left -= n;
@@ -183,10 +183,12 @@ static int plan(struct job *j, struct fo_buf *head, struct pn_quantize_result *r
 
 /* --- the whole -------------------------------------------------------------------------------------------------------------- */
 
-static int refuse_input(const char *in, const char *out, struct fo_err *e) {
+static int refuse_input(const struct fo_gguf *g, const char *out, struct fo_err *e) {
     struct stat a, b;
-    if (stat(in, &a) == 0 && stat(out, &b) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
-        return (int)fo_fail(e, FO_EINVAL, "%s is the input: write to another file", out);
+    if (stat(out, &b) != 0) return FO_OK;
+    for (size_t i = 0; i < fo_gguf_n_files(g); i++)
+        if (stat(fo_map_path(fo_gguf_file(g, i)), &a) == 0 && a.st_dev == b.st_dev && a.st_ino == b.st_ino)
+            return (int)fo_fail(e, FO_EINVAL, "%s is the input: write to another file", out);
     return FO_OK;
 }
 
@@ -194,9 +196,10 @@ int pn_quantize(const char *in, const char *out, const struct pn_quantize_opts *
     struct job j = { .o = o };
     struct pn_quantize_result r = { 0 };
     struct fo_buf head = { 0 };
-    if (refuse_input(in, out, e) || fo_gguf_open(in, &j.g, e)) return (int)e->code;
+    if (fo_model_open(in, &j.g, e)) return (int)e->code;
     r.n_tensors = fo_gguf_n_tensors(j.g);
-    int rc = fo_pool_new(o->n_threads, &j.pool, e);
+    int rc = refuse_input(j.g, out, e);
+    if (!rc) rc = fo_pool_new(o->n_threads, &j.pool, e);
     if (rc) goto done;
     size_t n_threads = (size_t)fo_pool_threads(j.pool);
     j.types = calloc(r.n_tensors + 1, sizeof *j.types);

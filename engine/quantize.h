@@ -26,5 +26,5 @@ struct pn_quantize_result {
 
 /* `out` appears whole or not at all, beside what stood there until then. FO_EINVAL when it names the input, or a file and `replace` is
  * false; FO_EFORMAT names a tensor with a value that is not finite; FO_EUNSUPPORTED one of a type that cannot be read; FO_ELIMIT when the
- * file system has no room; FO_ELOST when the input changed meanwhile; what go_on said; and what fo_gguf_open and fo_outfile_* say. */
+ * file system has no room; FO_ELOST when the input changed meanwhile; what go_on said; and what fo_model_open and fo_outfile_* say. */
 int pn_quantize(const char *in, const char *out, const struct pn_quantize_opts *o, struct pn_quantize_result *ret, struct fo_err *e);

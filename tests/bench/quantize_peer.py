@@ -13,8 +13,8 @@ import subprocess
 import sys
 import tempfile
 
-TYPES = ("F32 F16 BF16 Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K Q2_K_S Q3_K_S Q3_K_M Q3_K_L Q4_K_S Q4_K_M Q5_K_S Q5_K_M Q6_K IQ4_NL IQ4_XS TQ1_0 TQ2_0 "
-         "MXFP4 MXFP4_MOE NVFP4").split()
+TYPES = ("Q4_K_M Q3_K_M Q2_K IQ4_XS Q5_K_M Q6_K Q4_0 Q4_1 Q5_0 Q5_1 Q8_0 Q2_K_S Q3_K_S Q3_K_L Q4_K_S Q5_K_S IQ4_NL TQ1_0 TQ2_0 "
+         "MXFP4 MXFP4_MOE NVFP4 F16 BF16 F32").split()
 NAMES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_0", 10: "Q2_K", 11: "Q3_K", 12: "Q4_K", 13: "Q5_K", 14: "Q6_K",
          20: "IQ4_NL", 23: "IQ4_XS", 30: "BF16", 34: "TQ1_0", 35: "TQ2_0", 39: "MXFP4", 40: "NVFP4"}
 
