@@ -21,6 +21,12 @@ docdir     ?= $(prefix)/share/doc/pantheon
 PKG_CONFIG ?= pkg-config
 PYTHON     ?= python3
 O          ?= build
+# CC=aarch64-linux-gnu-gcc O=build-aarch64 cross-compiles; `scripts/deps.sh cross` puts that architecture's libraries into $(O)/sysroot.
+CROSS      := $(patsubst %-gcc,%-,$(filter %-gcc,$(CC)))
+ifneq ($(CROSS),)
+AR         := $(CROSS)ar
+endif
+SYSROOT    ?= $(abspath $(wildcard $(O)/sysroot))
 FOUNDRY    ?= foundry
 -include config.mak
 B          := $(O)/$(FLAVOUR)
@@ -52,7 +58,7 @@ TARGET := $(shell $(CC) -dumpmachine)
 ARCH := $(if $(filter x86_64%,$(TARGET)),-march=x86-64-v2)
 # A foundry elsewhere is seen under its own name, so that #include "foundry/..." stays one spelling.
 INC := $(if $(filter-out foundry,$(FOUNDRY)),-I$(B)/inc) -I.
-ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(INC) -MMD -MP -ffp-contract=off -fno-common -fPIC $(ARCH) $(WARN) $(CFLAGS.$(FLAVOUR)) $(ISA) $(CPPFLAGS) $(CFLAGS)
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(addprefix --sysroot=,$(SYSROOT)) $(INC) -MMD -MP -ffp-contract=off -fno-common -fPIC $(ARCH) $(WARN) $(CFLAGS.$(FLAVOUR)) $(ISA) $(CPPFLAGS) $(CFLAGS)
 ifeq ($(V),)
 Q := @
 endif
@@ -85,9 +91,17 @@ $(B)/%.a: ; $(Q)rm -f $@; $(AR) rcs $@ $^
 $(B)/tests/support.a: $(HELPERS)
 
 # --- rules -----------------------------------------------------------------------------------
-$(B)/foundry/cpu/avx2.o $(B)/foundry/cpu/avx2_rows.o: ISA := -mavx2 -mfma -mf16c
-$(B)/tests/support/avx512_emulated.o: ISA := -mavx2 -mfma -mf16c -O1 -g1 -fno-sanitize=undefined -Wno-psabi
-$(B)/foundry/cpu/avx512.o: ISA := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512vbmi
+# What the kernels of an overlay may use beyond the baseline, by the first word of the file's name (avx2_rows.c: ISA.avx2). On another
+# architecture these files compile to nothing.
+ifneq ($(filter x86_64%,$(TARGET)),)
+ISA.avx2    := -mavx2 -mfma -mf16c
+ISA.avx512  := $(ISA.avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512vbmi
+$(B)/tests/support/avx512_emulated.o: ISA := $(ISA.avx2) -O1 -g1 -fno-sanitize=undefined -Wno-psabi
+endif
+ifneq ($(filter aarch64%,$(TARGET)),)
+ISA.dotprod := -march=armv8-a+dotprod
+endif
+$(B)/foundry/cpu/%.o: ISA = $(ISA.$(firstword $(subst _, ,$(basename $(notdir $@)))))
 $(B)/foundry/%.o: $(FOUNDRY)/%.c $(B)/.flags
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) -c -o $@ $<
 $(B)/%.o: %.c $(B)/.flags
