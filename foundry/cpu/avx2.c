@@ -9,32 +9,16 @@
 #include "foundry/cpu/kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include <immintrin.h>
 #include <string.h>
 
+#include "foundry/cpu/avx2.h"
 #include "foundry/cpu/tile.h"
 #include "foundry/quant.h"
-
-#define INLINE static inline __attribute__((always_inline))
-INLINE __m256i load(const void *p) {
-    return _mm256_loadu_si256(p);
-}
-
-INLINE float fold(__m256 v) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
 
 INLINE int fold_int(__m256i v) {
     __m128i s = _mm_add_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
     s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
     return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1)));
-}
-
-/* The next page of the stream: compute hides the latency that the hardware's own prefetcher, stopping at 4 KiB, leaves. */
-INLINE void ahead(const void *p) {
-    _mm_prefetch((const char *)p + 4096, _MM_HINT_T0);
 }
 
 /* --- activations --------------------------------------------------------------------------------------------------------------- */
@@ -158,25 +142,6 @@ DOT_SLOT(dot_bf16, dot_floats, BF16)
 
 /* --- blocks of 32 -------------------------------------------------------------------------------------------------------------- */
 
-/* Scales of eight blocks `size` bytes apart, as floats in the order of the blocks. A last group of fewer takes the missing ones from its
- * last block, so that nothing past the row is read; the activations' padding, 0, cancels them. */
-INLINE __m256 scales8(const unsigned char *p, const int size, const int n) {
-#define HALF(i) (*(const short *)(const void *)(p + ((i) < n ? (i) : n - 1) * size))
-    return _mm256_cvtph_ps(_mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7)));
-#undef HALF
-}
-
-/* The same for scales and mins that lie together (Q4_1): half as many inserts. */
-INLINE void scales_mins8(const unsigned char *p, const int n, __m256 *ret_d, __m256 *ret_m) {
-#define BOTH(i) (*(const int *)(const void *)(p + ((i) < n ? (i) : n - 1) * (int)sizeof(struct fo_block_q4_1)))
-    const __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
-    __m128i a = _mm_shuffle_epi8(_mm_setr_epi32(BOTH(0), BOTH(1), BOTH(2), BOTH(3)), apart);
-    __m128i b = _mm_shuffle_epi8(_mm_setr_epi32(BOTH(4), BOTH(5), BOTH(6), BOTH(7)), apart);
-    *ret_d = _mm256_cvtph_ps(_mm_unpacklo_epi64(a, b));
-    *ret_m = _mm256_cvtph_ps(_mm_unpackhi_epi64(a, b));
-#undef BOTH
-}
-
 /* Q4_0 and Q4_1, eight blocks at a time. Two blocks of weights fill a register, whose low and high nibbles meet the paired activations.
  * All sums stay in 16 bits, at most 16 * 15 * 127 = 30480, while they are folded until each block has one pair of words left:
  *
@@ -222,7 +187,7 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
     }
 #define SCALES(n_left)                                                                                                                   \
     if (mins)                                                                                                                            \
-        scales_mins8(p, n_left, &d, &m);                                                                                                 \
+        scales_mins8(p, size, n_left, &d, &m);                                                                                                 \
     else                                                                                                                                 \
         d = scales8(p, size, n_left), m = _mm256_mul_ps(d, minus_8);
 #define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(f##n, g##n));
@@ -322,10 +287,6 @@ INLINE void scales_and_mins(const uint8_t packed[12], uint64_t *ret_scales, uint
     *ret_mins = (b & 0x3F3F3F3F) | (uint64_t)mins_hi << 32;
 }
 
-INLINE float half_to_f32(uint16_t h) {
-    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
-}
-
 /* Byte j of each half of eight scale bytes, in all 16 words: 0x80 in a shuffle gives the zero above it. */
 #define SCALE(j) _mm256_shuffle_epi8(scales, _mm256_set1_epi16((short)(0x8000 | (j))))
 
@@ -395,11 +356,6 @@ INLINE void dot_q45_k(const bool five, const unsigned char *w, size_t w_row_byte
 DOT_SLOT(dot_q4_k, dot_q45_k, false)
 DOT_SLOT(dot_q5_k, dot_q45_k, true)
 
-/* Scales of sub-blocks 2j and 2j + 1 (of 16), eight words each: `half` holds words 0..7 or 8..15 of the scales in both halves. */
-#define SCALE_PAIR(half, j)                                                                                                              \
-    _mm256_shuffle_epi8(half, _mm256_setr_m128i(_mm_set1_epi16((short)((4 * (j) + 1) << 8 | (4 * (j)))),                                 \
-                                                _mm_set1_epi16((short)((4 * (j) + 3) << 8 | (4 * (j) + 2)))))
-
 /* As above; the offset of -32 is one product of the scales with the activations' sums of 16. */
 INLINE void dot_q6(const bool six, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                    size_t y_stride, const int T) {
@@ -462,6 +418,9 @@ bool fo_cpu_avx2(struct fo_cpu_kernels *k) {
     k->dot[FO_Q4_K] = dot_q4_k;
     k->dot[FO_Q5_K] = dot_q5_k;
     k->dot[FO_Q6_K] = dot_q6_k;
+    fo_cpu_avx2_legacy(k);
+    fo_cpu_avx2_k(k);
+    fo_cpu_avx2_iq(k);
     fo_cpu_avx2_rows(k);
     return true;
 }

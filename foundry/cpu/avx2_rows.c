@@ -2,21 +2,14 @@
 #include "foundry/cpu/kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include <immintrin.h>
 #include <math.h>
 #include <string.h>
 
+#include "foundry/cpu/avx2.h"
 #include "foundry/ops.h"
 
-#define INLINE static inline __attribute__((always_inline))
 #define EACH(X) X(0) X(1) X(2) X(3)
 _Static_assert(FO_ATTN_HEADS == 4, "EACH has four, and half a register holds the scores of a position");
-
-INLINE float fold(__m256 v) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
 
 /* ref.c's ref_exp on eight lanes, with fused products. */
 INLINE __m256 exp8(__m256 x) {

@@ -126,11 +126,15 @@ struct fo_cpu_kernels {
     void (*scale)(float *x, int64_t n, float by);
 };
 
-/* Fills every slot but unserved dots. */
+/* Fills every slot but the dots of types that no file's weights have. */
 void fo_cpu_ref(struct fo_cpu_kernels *k);
+void fo_cpu_ref_dots(struct fo_cpu_kernels *k); /* the part of fo_cpu_ref in ref_dots.c */
 /* Overwrite slots; false when this build has no such overlay (another architecture). Whether the CPU has it is the caller's to ask. */
 bool fo_cpu_avx2(struct fo_cpu_kernels *k);
-void fo_cpu_avx2_rows(struct fo_cpu_kernels *k); /* the part of fo_cpu_avx2 in avx2_rows.c */
+void fo_cpu_avx2_legacy(struct fo_cpu_kernels *k); /* the parts of fo_cpu_avx2 in avx2_legacy.c and so on */
+void fo_cpu_avx2_k(struct fo_cpu_kernels *k);
+void fo_cpu_avx2_iq(struct fo_cpu_kernels *k);
+void fo_cpu_avx2_rows(struct fo_cpu_kernels *k);
 bool fo_cpu_avx512(struct fo_cpu_kernels *k);
 
 /* The table for "scalar", "avx2" or "avx512", or the best for NULL and "auto". FO_EUNSUPPORTED names what this CPU lacks. */

@@ -332,4 +332,5 @@ void fo_cpu_ref(struct fo_cpu_kernels *k) {
         .softmax = softmax,
         .scale = scale,
     };
+    fo_cpu_ref_dots(k);
 }

@@ -66,14 +66,13 @@ static int measure(struct fo_stream *s, struct fo_pool *pool, enum fo_dtype type
     free(y);
     if (rc) return rc;
     double bytes = (double)(row_bytes * (uint64_t)rows);
-    printf("  %-6s %10.1f %10.1f %10.0f\n", fo_dtype_name(type), bytes / median(vec) / 1e9, bytes / median(read) / 1e9,
+    printf("  %-8s %10.1f %10.1f %10.0f\n", fo_dtype_name(type), bytes / median(vec) / 1e9, bytes / median(read) / 1e9,
            2.0 * (double)few * (double)k * BATCH / median(mat) / 1e9);
     fflush(stdout);
     return FO_OK;
 }
 
 int main(int argc, char **argv) {
-    static const enum fo_dtype types[] = { FO_F32, FO_F16, FO_BF16, FO_Q4_0, FO_Q4_1, FO_Q8_0, FO_Q4_K, FO_Q5_K, FO_Q6_K };
     const char *only = argc > 1 ? argv[1] : "all";
     int64_t k = argc > 2 ? strtoll(argv[2], NULL, 10) : 2048;
     struct fo_rng rng;
@@ -93,11 +92,13 @@ int main(int argc, char **argv) {
         if (rc) break;
         for (uint64_t i = 0; i < WEIGHT_BYTES / 8; i++) ((uint64_t *)w)[i] = fo_rng_u64(&rng) & UINT64_C(0x3BFF3BFF3BFF3BFF); /* finite halves */
         for (int64_t i = 0; i < BATCH * k; i++) x[i] = (float)fo_rng_unit(&rng) - 0.5f;
-        printf("%s, %d thread%s, K = %lld\n  %-6s %10s %10s %10s\n", fo_device_isa(d), threads, threads > 1 ? "s" : "", (long long)k, "type", "GB/s",
+        printf("%s, %d thread%s, K = %lld\n  %-8s %10s %10s %10s\n", fo_device_isa(d), threads, threads > 1 ? "s" : "", (long long)k, "type", "GB/s",
                "read GB/s", "GOP/s x64");
-        for (size_t i = 0; i < sizeof types / sizeof types[0] && !rc; i++)
-            if ((strcmp(only, "all") == 0 || strcmp(only, fo_dtype_name(types[i])) == 0) && k % fo_dtype_info(types[i])->block == 0)
-                rc = measure(s, pool, types[i], k, w, x, &e);
+        for (uint32_t i = 0; i < FO_N_DTYPES && !rc; i++) {
+            const struct fo_dtype_info *type = fo_dtype_info(i);
+            if (!type || !type->to_f32 || i == FO_Q8_K || k % type->block != 0) continue;
+            if (strcmp(only, "all") == 0 || strcmp(only, type->name) == 0) rc = measure(s, pool, (enum fo_dtype)i, k, w, x, &e);
+        }
         free(x);
         fo_pool_free(pool);
         d->free(d, w, WEIGHT_BYTES);

@@ -15,6 +15,7 @@
 #include "foundry/base/rng.h"
 #include "foundry/cpu/kernels.h"
 #include "foundry/ops.h"
+#include "foundry/quant.h"
 #include "tests/support/avx512_emulated.h"
 
 static struct fo_rng rng;
@@ -173,27 +174,75 @@ static void quantises_activations_to_within_half_a_step(void **state) {
     }
 }
 
-/* Bits of any kind with scales of sane size; `extreme` makes the quants the largest there are, for the sums that must not overflow. The block
- * ends where the heap ends, so that a sanitiser sees a read past it. */
+/* Where a block has its scales, and how large the part is that a kernel may add apart from the product: `offset` scales, or `mins` times the
+ * min. Types that have all their bits in quants are not here. */
+static const struct place {
+    enum fo_dtype type;
+    int d_at, m_at; /* bytes; m_at 0: no min */
+    double offset, mins;
+} places[] = {
+    { FO_Q4_0, 0, 0, 8, 0 },
+    { FO_Q4_1, 0, 2, 0, 1 },
+    { FO_Q5_0, 0, 0, 16, 0 },
+    { FO_Q5_1, 0, 2, 0, 1 },
+    { FO_Q8_0, 0, 0, 0, 0 },
+    { FO_IQ4_NL, 0, 0, 0, 0 },
+    { FO_Q2_K, offsetof(struct fo_block_q2_k, d), offsetof(struct fo_block_q2_k, dmin), 0, 15 },
+    { FO_Q3_K, offsetof(struct fo_block_q3_k, d), 0, 0, 0 },
+    { FO_Q4_K, 0, 2, 0, 63 },
+    { FO_Q5_K, 0, 2, 0, 63 },
+    { FO_Q6_K, offsetof(struct fo_block_q6_k, d), 0, 0, 0 },
+    { FO_IQ4_XS, 0, 0, 0, 0 },
+    { FO_TQ1_0, offsetof(struct fo_block_tq1_0, d), 0, 1, 0 },
+    { FO_TQ2_0, offsetof(struct fo_block_tq2_0, d), 0, 1, 0 },
+    { FO_IQ2_XXS, 0, 0, 0, 0 },
+    { FO_IQ2_XS, 0, 0, 0, 0 },
+    { FO_IQ2_S, 0, 0, 0, 0 },
+    { FO_IQ3_XXS, 0, 0, 0, 0 },
+    { FO_IQ3_S, 0, 0, 0, 0 },
+    { FO_IQ1_S, 0, 0, 0, 0 },
+};
+
+static const struct place *place_of(enum fo_dtype type) {
+    for (size_t i = 0; i < sizeof places / sizeof *places; i++)
+        if (places[i].type == type) return &places[i];
+    return NULL;
+}
+
+/* Halves d and m as the scale and min of a block. */
+static void put_scales(enum fo_dtype type, unsigned char *block, uint16_t d, uint16_t m) {
+    const struct place *at = place_of(type);
+    if (at) memcpy(block + at->d_at, &d, 2);
+    if (at && at->m_at) memcpy(block + at->m_at, &m, 2);
+    if (type == FO_IQ1_M)
+        for (int i = 0; i < 4; i++) { /* a nibble at the top of each of four words */
+            unsigned char *top = block + offsetof(struct fo_block_iq1_m, scales) + 2 * i + 1;
+            *top = (unsigned char)((*top & 15) | (d >> 4 * i & 15) << 4);
+        }
+}
+
+/* What a block's quants are filled with: bits of any kind, or the same byte throughout, for the sums that must not overflow. */
+static const int bytes[] = { -1, 0xFF, 0x80, 0x00, 0x7F, 0x0F, 0x88 };
+enum { N_BYTES = sizeof bytes / sizeof *bytes };
+
+/* Quants of the kind `extreme` with scales of sane size. The block ends where the heap ends, so that a sanitiser sees a read past it. */
 static unsigned char *weights(enum fo_dtype type, int64_t k, int64_t rows, int extreme) {
     const struct fo_dtype_info *t = fo_dtype_info(type);
-    size_t bytes = fo_dtype_bytes(type, (uint64_t)k) * (size_t)rows;
-    unsigned char *w = malloc(bytes);
+    size_t size = fo_dtype_bytes(type, (uint64_t)k) * (size_t)rows;
+    unsigned char *w = malloc(size);
     assert_non_null(w);
-    for (size_t i = 0; i < bytes; i++) w[i] = extreme ? (extreme == 1 ? 0xFF : 0x80) : (unsigned char)fo_rng_u64(&rng);
-    for (size_t i = 0; i < bytes / t->block_bytes; i++) {
+    for (size_t i = 0; i < size; i++) w[i] = bytes[extreme] < 0 ? (unsigned char)fo_rng_u64(&rng) : (unsigned char)bytes[extreme];
+    for (size_t i = 0; i < size / t->block_bytes; i++) {
         unsigned char *b = w + i * t->block_bytes;
         float f = uniform(-1, 1);
-        uint16_t h = fo_f32_to_f16(f * 0.01f), m = fo_f32_to_f16(uniform(-0.1f, 0.1f)), bf = fo_f32_to_bf16(f), half = fo_f32_to_f16(f);
+        uint16_t bf = fo_f32_to_bf16(f), half = fo_f32_to_f16(f);
         switch (type) {
         case FO_F32: memcpy(b, &f, 4); break;
         case FO_F16: memcpy(b, &half, 2); break;
         case FO_BF16: memcpy(b, &bf, 2); break;
-        case FO_Q6_K: memcpy(b + 208, &h, 2); break;
-        case FO_Q4_1:
-        case FO_Q4_K:
-        case FO_Q5_K: memcpy(b + 2, &m, 2); /* fall through */
-        default: memcpy(b, &h, 2);
+        case FO_MXFP4: b[0] = (unsigned char)uniform(112, 140); break;
+        case FO_NVFP4: break; /* every code is a scale of sane size */
+        default: put_scales(type, b, fo_f32_to_f16(f * 0.01f), fo_f32_to_f16(uniform(-0.1f, 0.1f)));
         }
     }
     return w;
@@ -203,6 +252,7 @@ static unsigned char *weights(enum fo_dtype type, int64_t k, int64_t rows, int e
  * measure of FO_TOL_DOT. */
 static double magnitude(enum fo_dtype type, const unsigned char *w, const struct fo_act *a, int t) {
     const struct fo_dtype_info *info = fo_dtype_info(type);
+    const struct place *at = place_of(type);
     float *line = malloc((size_t)a->k * sizeof *line);
     info->to_f32(w, line, (size_t)a->k);
     double sum = 0;
@@ -211,12 +261,13 @@ static double magnitude(enum fo_dtype type, const unsigned char *w, const struct
         if (a->type == FO_F32) x = (double)a->x[t * a->k + i];
         if (a->type == FO_Q8_0) x = fo_act_q8_0(a, t).q[i] * (double)fo_act_q8_0(a, t).d[i / 32];
         if (a->type == FO_Q8_K) x = fo_act_q8_k(a, t).q[i] * (double)fo_act_q8_k(a, t).d[i / 256];
-        const unsigned char *block = w + i / info->block * info->block_bytes;
-        uint16_t d = 0, m = 0;
-        if (info->block > 1) memcpy(&d, block, 2), memcpy(&m, block + 2, 2); /* read as scales below only where they are */
-        if (type == FO_Q4_0) part = 8 * fabs((double)fo_f16_to_f32(d));
-        if (type == FO_Q4_1) part = fabs((double)fo_f16_to_f32(m));
-        if (type == FO_Q4_K || type == FO_Q5_K) part = 63 * fabs((double)fo_f16_to_f32(m));
+        if (at) {
+            const unsigned char *block = w + i / info->block * info->block_bytes;
+            uint16_t d, m = 0;
+            memcpy(&d, block + at->d_at, 2);
+            if (at->m_at) memcpy(&m, block + at->m_at, 2);
+            part = at->offset * fabs((double)fo_f16_to_f32(d)) + at->mins * fabs((double)fo_f16_to_f32(m));
+        }
         sum += (fabs((double)line[i]) + 2 * part) * fabs(x);
     }
     free(line);
@@ -226,9 +277,9 @@ static double magnitude(enum fo_dtype type, const unsigned char *w, const struct
 static void check_dot(const struct overlay *o, enum fo_dtype type, int64_t k, int64_t rows, int n, int flavour, int extreme) {
     float *x = malloc((size_t)(n * k) * sizeof *x), *want = malloc((size_t)(n * rows) * sizeof *want), *got = malloc((size_t)(n * rows) * sizeof *got);
     float *alone = malloc((size_t)rows * sizeof *alone);
-    fill(x, n * k, flavour);
+    fill(x, n * k, extreme ? 0 : flavour);
     if (extreme)
-        for (int64_t i = 0; i < n * k; i++) x[i] = extreme == 1 ? 1 : fo_rng_u64(&rng) & 1 ? 1 : -1;
+        for (int64_t i = 0; i < n * k; i++) x[i] = flavour ? -1 : extreme % 2 ? 1 : fo_rng_u64(&rng) & 1 ? 1 : -1;
     unsigned char *w = weights(type, k, rows, extreme);
     size_t row_bytes = fo_dtype_bytes(type, (uint64_t)k);
     struct fo_act a = act_of(fo_dtype_info(type)->act, k, x, n);
@@ -266,11 +317,13 @@ static void dots_agree_with_the_reference(void **state) {
         for (int type = 0; type < FO_N_DTYPES; type++) {
             if (!ref.dot[type] || (strstr(overlays[o].name, "emulated") && overlays[o].k.dot[type] == overlays[0].k.dot[type])) continue;
             int block = fo_dtype_info((uint32_t)type)->block;
-            for (int n = 1; n <= 17; n++) check_dot(&overlays[o], (enum fo_dtype)type, block > 32 ? 768 : 576, 3, n, n % 3, 0);
+            for (int n = 1; n <= 17; n++) check_dot(&overlays[o], (enum fo_dtype)type, block > 64 ? 768 : 576, 3, n, n % 3, 0);
             for (int64_t k = block; k <= (block == 1 ? 70 : 20 * block); k += block)
                 check_dot(&overlays[o], (enum fo_dtype)type, k, 1 + k / block % 5, (int)(1 + k / block % 4), 0, 0);
-            for (int flavour = 0; flavour < N_FLAVOURS; flavour++) check_dot(&overlays[o], (enum fo_dtype)type, block > 32 ? 1024 : 352, 5, 4, flavour, 0);
-            for (int extreme = 1; extreme < 4; extreme++) check_dot(&overlays[o], (enum fo_dtype)type, block > 32 ? 2048 : 1056, 2, 3, 0, extreme);
+            for (int flavour = 0; flavour < N_FLAVOURS; flavour++) check_dot(&overlays[o], (enum fo_dtype)type, block > 64 ? 1024 : 352 / block * block, 5, 4, flavour, 0);
+            for (int extreme = 1; extreme < N_BYTES; extreme++)
+                for (int minus = 0; minus < 2; minus++)
+                    check_dot(&overlays[o], (enum fo_dtype)type, block > 64 ? 2048 : 1056 / block * block, 2, 3, minus, extreme);
         }
 }
 

@@ -1,0 +1,56 @@
+/* What the files of the AVX2 overlay share. Nothing where the compiler does not make AVX2, FMA and F16C. */
+#pragma once
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include <immintrin.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#define INLINE static inline __attribute__((always_inline))
+
+INLINE __m256i load(const void *p) {
+    return _mm256_loadu_si256(p);
+}
+
+INLINE __m128i load16(const void *p) {
+    return _mm_loadu_si128(p);
+}
+
+INLINE float fold(__m256 v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+INLINE float half_to_f32(uint16_t h) {
+    return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
+}
+
+/* The next page of the stream: compute hides the latency that the hardware's own prefetcher, stopping at 4 KiB, leaves. */
+INLINE void ahead(const void *p) {
+    _mm_prefetch((const char *)p + 4096, _MM_HINT_T0);
+}
+
+/* Scales of eight blocks `size` bytes apart, as floats in the order of the blocks. A last group of fewer takes the missing ones from its
+ * last block, so that nothing past the row is read; the activations' padding, 0, cancels them. */
+INLINE __m256 scales8(const unsigned char *p, const int size, const int n) {
+#define HALF(i) (*(const short *)(const void *)(p + ((i) < n ? (i) : n - 1) * size))
+    return _mm256_cvtph_ps(_mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7)));
+#undef HALF
+}
+
+/* The same for scales and mins that lie together (Q4_1, Q5_1): half as many inserts. */
+INLINE void scales_mins8(const unsigned char *p, const int size, const int n, __m256 *ret_d, __m256 *ret_m) {
+#define BOTH(i) (*(const int *)(const void *)(p + ((i) < n ? (i) : n - 1) * size))
+    const __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
+    __m128i a = _mm_shuffle_epi8(_mm_setr_epi32(BOTH(0), BOTH(1), BOTH(2), BOTH(3)), apart);
+    __m128i b = _mm_shuffle_epi8(_mm_setr_epi32(BOTH(4), BOTH(5), BOTH(6), BOTH(7)), apart);
+    *ret_d = _mm256_cvtph_ps(_mm_unpacklo_epi64(a, b));
+    *ret_m = _mm256_cvtph_ps(_mm_unpackhi_epi64(a, b));
+#undef BOTH
+}
+
+/* Scales of sub-blocks 2j and 2j + 1 (of 16), eight words each: `half` holds words 0..7 or 8..15 of the scales in both halves. */
+#define SCALE_PAIR(half, j)                                                                                                              \
+    _mm256_shuffle_epi8(half, _mm256_setr_m128i(_mm_set1_epi16((short)((4 * (j) + 1) << 8 | (4 * (j)))),                                 \
+                                                _mm_set1_epi16((short)((4 * (j) + 3) << 8 | (4 * (j) + 2)))))
+#endif
