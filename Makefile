@@ -171,12 +171,13 @@ check-docs: $(B)/pantheon-$(BACKEND) $(B)/pantheon-reconcile ; $(Q)scripts/gen-d
 check-embed: $(B)/libpantheon.a
 	$(Q)$(CC) -std=c11 -Wall -Wextra -Werror -Iinclude $(CFLAGS.$(FLAVOUR)) -o $(B)/embed examples/embed.c $< -ljansson -lm -lpthread -ldl
 	$(Q)if [ -f models/SmolLM2-135M-Instruct.Q4_1.gguf ]; then $(B)/embed models/SmolLM2-135M-Instruct.Q4_1.gguf 'Say hello.' && echo; fi
-# Every case of the reference data whose types and families this build has: what needs C (quants, streams of tokens), then all that the
-# command line can show.
+# Every case of the reference data whose types and families this build has: what needs C (quants, streams of tokens; of the committed data it
+# is in `test`), then all that the command line can show.
+GOLDENS      ?= tests/data/goldens
 GOLDEN_TESTS := $(addprefix $(B)/tests/,foundry/test_tok_golden engine/test_llama)
 check-goldens: $(GOLDEN_TESTS) $(B)/tests/foundry/test_quant $(B)/pantheon-$(BACKEND)
 	$(Q)[ -d '$(GOLDENS)/models' ] || { echo 'check-goldens: GOLDENS=DIR, the folder with models/, quants/, tokenizers/ and templates/'; exit 2; }
-	$(Q)GOLDENS='$(abspath $(GOLDENS))' tests/run $(GOLDEN_TESTS)
+	$(Q)[ '$(GOLDENS)' = tests/data/goldens ] || GOLDENS='$(abspath $(GOLDENS))' tests/run $(GOLDEN_TESTS)
 	$(Q)$(PYTHON) tests/goldens/run.py '$(GOLDENS)' $(B)/pantheon-$(BACKEND) $(B)/tests/foundry/test_quant
 # The daemon as clients meet it: a venv with the official client, made once for each requirements.txt, and pytest over it.
 VENV := $(O)/venv
@@ -196,7 +197,7 @@ check-deps:
 check: check-deps
 	$(Q)$(MAKE) --no-print-directory all
 	$(Q)scripts/get-model.sh
-	$(Q)for t in test lint check-docs check-embed e2e; do $(MAKE) --no-print-directory $$t || exit 1; done # one by one: some measure time
+	$(Q)for t in test lint check-docs check-embed check-goldens e2e; do $(MAKE) --no-print-directory $$t || exit 1; done # one by one: some measure time
 install: all
 	install -Dm755 $(B)/pantheon-$(BACKEND) $(DESTDIR)$(bindir)/pantheon-$(BACKEND)
 	ln -sfn pantheon-$(BACKEND) $(DESTDIR)$(bindir)/pantheon
@@ -214,7 +215,7 @@ help:
 	@echo 'make demo          dependencies, build, demo model, one question; serves until Ctrl-C (ONCE=1: stops after the answer)'
 	@echo 'make check         every test that needs no special hardware, the lints, end to end'
 	@echo 'make test          the unit tests alone (no network)'
-	@echo 'make check-goldens GOLDENS=DIR   every reference case that this build can run'
+	@echo 'make check-goldens   every reference case that this build can run (GOLDENS=DIR: of another folder than tests/data/goldens)'
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
 	@echo 'make lint bench fuzz soak install clean   (soak: many clients for ten minutes; fuzz: each fuzzer for FUZZ_SECONDS=60)'
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'

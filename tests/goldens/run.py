@@ -2,17 +2,20 @@
 """Runs the reference cases of a goldens folder through the `pantheon` binary, as a user would: logits, tokenize, detokenize, template.
 Dequantised values have no command; the unit test that compares them is run over the folder instead.
 
-usage: run.py GOLDENS [PANTHEON [TEST_QUANT]] [--only models|quants|tokenizers|templates] [--verbose]
+usage: run.py GOLDENS [PANTHEON [TEST_QUANT]] [--only models|quants|tokenizers|templates] [--also DIR] [--table FILE] [--verbose]
 
 Prints each failure, what was left out by reason, and one total: `N passed, N failed, N left out`. A case is left out only for what this
-build says it does not serve; everything else that goes wrong is a failure. Standard library only.
+build says it does not serve; everything else that goes wrong is a failure. A folder need not have all four parts. --also: the models of
+one more folder. --table: write docs/numerics.md from what was measured (table.py). Standard library only.
 """
 
 import argparse
 import array
 import collections
 import concurrent.futures
+import glob
 import json
+import math
 import os
 import re
 import struct
@@ -20,12 +23,15 @@ import subprocess
 import sys
 import tempfile
 
+import table
+
 # What the binary says of things it does not serve -> the reason printed.
 LEFT_OUT = [
     (re.compile(r"has the type (\w+), which this build does not serve"), r"type \1"),
     (re.compile(r'architecture "([^"]+)" is not one that this build serves'), r"architecture \1"),
     (re.compile(r"(\w+)\.expert_count is \d+, which this build does not serve"), r"mixture of experts (\1.expert_count)"),
     (re.compile(r"the pre-tokenizer '([^']+)' \(tokenizer.ggml.pre\) is not known"), r"pre-tokenizer \1"),
+    (re.compile(r"(?:not a regular file|Is a directory)$"), "model directories"),
     (re.compile(r"the tokenizer model '([^']+)' \(tokenizer.ggml.model\) is not known"), r"tokenizer \1"),
 ]
 
@@ -37,7 +43,9 @@ FAST_F16 = (0.1, 1.5e-2)
 FAST_Q = (2.0, 0.25)
 FAST_K = (3.0, 0.4)
 
-Result = collections.namedtuple("Result", "case verdict detail")
+ISAS = ["scalar", "avx2", "avx512"]
+
+Result = collections.namedtuple("Result", "case verdict detail measured", defaults=[None])
 
 
 def left_out(stderr):
@@ -51,10 +59,18 @@ def left_out(stderr):
 class Runner:
     def __init__(self, root, binary, test_quant, work):
         self.root, self.binary, self.test_quant, self.work = root, binary, test_quant, work
+        self.models = [root]
+        self.isas = [""]  # "" = the best this CPU has
 
     def pantheon(self, *args, stdin=b""):
         p = subprocess.run([self.binary, *args], input=stdin, capture_output=True, timeout=600)
         return p.returncode, p.stdout, p.stderr.decode(errors="replace").strip()
+
+    def all_isas(self):
+        """Every instruction set that this CPU has, least first."""
+        folder, _, entry, _ = next(c for c in self.model_cases() if c[2]["file"].endswith(".gguf"))
+        args = ["logits", "--model", os.path.join(folder, entry["file"]), "--tokens", "1", "--out", "-", "--isa"]
+        return [isa for isa in ISAS if self.pantheon(*args, isa)[0] == 0]
 
     def verdict(self, case, rc, stderr):
         reason = left_out(stderr)
@@ -65,22 +81,21 @@ class Runner:
     # --- models ---
 
     def model_cases(self):
-        base = os.path.join(self.root, "models")
-        for name in sorted(os.listdir(base)):
-            with open(os.path.join(base, name, "golden.json")) as f:
-                golden = json.load(f)
-            for entry in golden["entries"]:
-                if entry.get("window") == "ignored":
-                    continue  # a window that the file names is honoured
-                for exact in (True, False):
-                    yield name, golden, entry, exact
+        for base in (os.path.join(root, "models") for root in self.models):
+            for name in sorted(os.listdir(base)):
+                with open(os.path.join(base, name, "golden.json")) as f:
+                    golden = json.load(f)
+                for entry in golden["entries"]:
+                    if entry.get("window") == "ignored":
+                        continue  # a window that the file names is honoured
+                    for isa in [None, *self.isas]:
+                        yield os.path.join(base, name), golden, entry, isa
 
     def model(self, case):
-        name, golden, entry, exact = case
-        label = f"{name}/{entry['file']} {'exact' if exact else 'fast'}"
-        if not entry["file"].endswith(".gguf"):
-            return Result(label, "left out", "safetensors")
-        path = os.path.join(self.root, "models", name, entry["file"])
+        folder, golden, entry, isa = case
+        exact = isa is None
+        label = f"{os.path.basename(folder)}/{entry['file']} {'exact' if exact else 'fast'}{isa and ' ' + isa or ''}"
+        path = os.path.join(folder, entry["file"])
         prompt = golden[entry.get("prompt", "prompt_ids")]
         greedy = entry["greedy_ids"]
         # Fed with the reference's own continuation, every step must choose its next id: greedy decoding in one call.
@@ -89,13 +104,13 @@ class Runner:
         args = ["logits", "--model", path, "--tokens", ",".join(map(str, ids)), "--out", out]
         if "n_ctx" in entry:  # which rope factors are chosen depends on it
             args += ["--ctx-cap", str(entry["n_ctx"])]
-        rc, _, err = self.pantheon(*args, *(["--exact"] if exact else []))
+        rc, _, err = self.pantheon(*args, *(["--exact"] if exact else ["--isa", isa] if isa else []))
         if rc != 0:
             return self.verdict(label, rc, err)
         with open(out, "rb") as f:
             got = array.array("f", f.read())
         os.unlink(out)
-        want, shape = read_npy(os.path.join(self.root, "models", name, entry["logits"]))
+        want, shape = read_npy(os.path.join(folder, entry["logits"]))
         vocab = golden["n_vocab"]
         if len(got) != len(ids) * vocab or shape != (len(prompt), vocab):
             return Result(label, "failed", f"{len(got)} logits for {len(ids)} tokens of {vocab}")
@@ -113,7 +128,9 @@ class Runner:
                 break
             if argmax(got, len(prompt) - 1 + i, vocab) != token:
                 return Result(label, "failed", f"greedy id {i} differs")
-        return Result(label, "passed", f"max {worst:.2e} mean {mean:.2e}")
+        rms = math.sqrt(sum(d * d for d in diffs) / sum(x * x for x in want))
+        measured = table.Row(golden, entry, types_name(path), isa, worst, mean, rms, tol_max, tol_mean)
+        return Result(label, "passed", f"max {worst:.2e} mean {mean:.2e} rms {rms:.1e}", measured)
 
     def tolerance(self, path, exact, n_prompt):
         if exact:
@@ -238,7 +255,26 @@ def read_npy(path):
 
 
 def tensor_types(path):
-    """The types of a GGUF's tensors."""
+    """The types of a model's tensors, as numbers of GGUF: of all shards, or of a directory's safetensors."""
+    shards = re.sub(r"-\d{5}(-of-\d{5}\.gguf)$", r"-[0-9]*\1", path)
+    if not os.path.isdir(path):
+        return set().union(*(gguf_types(p) for p in sorted(glob.glob(shards))))
+    types = set()
+    for p in glob.glob(os.path.join(path, "*.safetensors")):
+        with open(p, "rb") as f:
+            header = json.loads(f.read(struct.unpack("<Q", f.read(8))[0]))
+        types |= {{"F32": 0, "F16": 1, "BF16": 30}[t["dtype"]] for k, t in header.items() if k != "__metadata__"}
+    return types
+
+
+def types_name(path):
+    """What people call a file of these types."""
+    if os.path.isdir(path):
+        return {0: "F32", 1: "F16", 30: "BF16"}[max(tensor_types(path))]
+    return re.search(r"-([A-Z]+\d*\w*?)(-ggufv2)?(-\d{5}-of-\d{5})?\.gguf$", path)[1]
+
+
+def gguf_types(path):
     sizes = {0: 1, 1: 1, 2: 2, 3: 2, 4: 4, 5: 4, 6: 4, 7: 1, 10: 8, 11: 8, 12: 8}
     with open(path, "rb") as f:
         def number(fmt):
@@ -277,27 +313,40 @@ def main():
     p.add_argument("pantheon", nargs="?", default="./pantheon")
     p.add_argument("test_quant", nargs="?", default="build/release/tests/foundry/test_quant")
     p.add_argument("--only", choices=["models", "quants", "tokenizers", "templates"])
+    p.add_argument("--also", metavar="DIR")
+    p.add_argument("--table", metavar="FILE")
     p.add_argument("--verbose", action="store_true")
     a = p.parse_args()
     binary = os.path.abspath(a.pantheon)
-    total, reasons = collections.Counter(), collections.Counter()
+    total, reasons, measured, equal_types = collections.Counter(), collections.Counter(), [], 0
     with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         r = Runner(os.path.abspath(a.goldens), binary, a.test_quant, work)
+        if a.also:
+            r.models.append(os.path.abspath(a.also))
+        if a.table:
+            r.isas = r.all_isas()
         for part, cases, check in (("models", r.model_cases, r.model), ("quants", r.quant_cases, r.quant),
                                    ("tokenizers", r.tokenizer_cases, r.tokenizer), ("templates", r.template_cases, r.template)):
-            if a.only and a.only != part:
+            if a.only and a.only != part or not a.only and not os.path.isdir(os.path.join(a.goldens, part)):
                 continue
             count = collections.Counter()
             for result in pool.map(check, cases()):
                 count[result.verdict] += 1
+                if result.measured:
+                    measured.append(result.measured)
                 if result.verdict == "left out":
                     reasons[f"{part}: {result.detail}"] += 1
                 if result.verdict == "failed" or a.verbose:
                     print(f"{result.verdict}: {result.case}  {result.detail}")
             print(f"{part}: {count['passed']} passed, {count['failed']} failed, {count['left out']} left out", flush=True)
             total += count
+            if part == "quants":
+                equal_types = count["passed"]
     for reason, n in sorted(reasons.items()):
         print(f"left out {n:4} {reason}")
+    if a.table:
+        with open(a.table, "w") as f:
+            f.write(table.page(measured, " and ".join(r.isas), equal_types))
     print(f"{total['passed']} passed, {total['failed']} failed, {total['left out']} left out")
     sys.exit(1 if total["failed"] or not total["passed"] else 0)
 
