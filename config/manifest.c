@@ -144,7 +144,7 @@ KEYS(defaults, "'defaults'", struct cf_model);
 
 static const struct cf_key source_rows[] = {
     { .name = "path", .kind = CF_PATH, OF(source_path), .must = true, .change = CF_RELOAD, .also = "file model gguf filename",
-      .help = "The GGUF file. A relative path starts at the manifest's folder." },
+      .help = "The GGUF file (of a sharded model any shard), or a HuggingFace directory with safetensors. A relative path starts at the manifest's folder." },
     { .name = "url", .kind = CF_TEXT, .later = true, .change = CF_LIVE, .help = "Where to fetch the file from when it is absent." },
     { .name = "sha256", .kind = CF_TEXT, .later = true, .change = CF_RELOAD, .help = "The file's checksum, 64 hexadecimal digits." },
     { .name = "mirrors", .kind = CF_LIST, .each = CF_TEXT, .later = true, .max = 16, .change = CF_LIVE,

@@ -54,7 +54,7 @@ static const struct option_row {
     double min, max;
     const char *arg, *help;
 } rows[] = {
-    { "model", 'm', MODEL_PATH, IN_MODEL(path), -1, RUN | SERVE | INSPECT | BENCH | LOGITS | TOKENIZE | DETOKENIZE | TEMPLATE | PERPLEXITY, 0, 0, "FILE", "the model (GGUF)" },
+    { "model", 'm', MODEL_PATH, IN_MODEL(path), -1, RUN | SERVE | INSPECT | BENCH | LOGITS | TOKENIZE | DETOKENIZE | TEMPLATE | PERPLEXITY, 0, 0, "FILE|DIR", "the model: a GGUF file (of a sharded one any shard), or a directory with safetensors" },
     { "prompt", 'P', STR, AT(prompt), -1, RUN, 0, 0, "TEXT", "what to answer, through the model's chat template" },
     { "chat", 0, FLAG, AT(chat), -1, RUN, 0, 0, NULL, "talk with the model; Ctrl-C stops an answer, Ctrl-D ends" },
     { "system", 0, STR, AT(system), -1, RUN, 0, 0, "TEXT", "system message in front of the conversation" },

@@ -91,7 +91,8 @@ static void write_text(const struct report *r, struct fo_buf *out) {
     const struct pn_model_info *i = &r->info;
     fo_buf_printf(out, "file            %s\n", r->path);
     const char *size = fo_format_bytes(fo_gguf_file_bytes(r->g), a, sizeof a);
-    snprintf(b, sizeof b, fo_gguf_n_files(r->g) > 1 ? ", %zu files" : "", fo_gguf_n_files(r->g));
+    b[0] = '\0';
+    if (fo_gguf_n_files(r->g) > 1) snprintf(b, sizeof b, ", %zu files", fo_gguf_n_files(r->g));
     if (strcmp(fo_gguf_format(r->g), "GGUF") == 0)
         fo_buf_printf(out, "format          GGUF v%u, alignment %llu%s, %s\n", fo_gguf_version(r->g), (unsigned long long)fo_gguf_alignment(r->g), b, size);
     else

@@ -81,9 +81,9 @@ struct pn_llm_options {
 /* Fills in the defaults (all zero but for what a later version may add). */
 void pn_llm_options_init(struct pn_llm_options *o);
 
-/* Loads a GGUF file; blocks for as long as that takes. `options` NULL = defaults. PN_ERR_NOT_FOUND, PN_ERR_FORMAT (names the field
- * or tensor and its offset), PN_ERR_UNSUPPORTED (names the architecture or type), PN_ERR_NO_MEMORY (need, have, and the part:
- * weights, kv or compute). Free with pn_llm_unload. */
+/* Loads a model: a GGUF file (of several any one), or a directory with safetensors; blocks for as long as that takes. `options` NULL =
+ * defaults. PN_ERR_NOT_FOUND, PN_ERR_FORMAT (names the field or tensor and its offset), PN_ERR_UNSUPPORTED (names the architecture or type),
+ * PN_ERR_NO_MEMORY (need, have, and the part: weights, kv or compute). Free with pn_llm_unload. */
 int pn_llm_load(const char *path, const struct pn_llm_options *options, struct pn_llm **ret, struct pn_error *e);
 
 /* Ends every running and waiting answer with PN_ERR_UNAVAILABLE, joins the worker, and gives the llm back. Sessions and gens that still

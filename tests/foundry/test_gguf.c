@@ -230,6 +230,34 @@ static void honours_an_alignment_and_tensors_out_of_order(void **state) {
     fo_buf_done(&out);
 }
 
+static void big_arrays_are_read_where_they_lie(void **state) {
+    (void)state;
+    enum { N = 1 << 20 };
+    static int32_t numbers[N];
+    struct test_gguf w;
+    struct fo_buf out;
+    struct fo_gguf *g;
+    struct fo_err e;
+    for (int i = 0; i < N; i++) numbers[i] = i * 3 - 7;
+    test_gguf_init(&w, 3);
+    test_gguf_i32s(&w, "numbers", numbers, N);
+    fo_gguf_put_array(&w.w, "texts", FO_GGUF_STRING, N);
+    for (int i = 0; i < N; i++) fo_gguf_put_elem(&w.w, (struct fo_str){ "abc", (size_t)i % 4 });
+    assert_true(test_gguf_finish(&w, &out));
+    test_fail_alloc(0);
+    if (fo_gguf_parse(out.data, out.len, "big", &g, &e)) fail_msg("%s", e.msg);
+    assert_true(test_alloc_bytes() < 4096); /* of 15 MB */
+    const struct fo_gguf_kv *n = fo_gguf_find(g, "numbers"), *t = fo_gguf_find(g, "texts");
+    assert_true((const char *)n->data > out.data && (const char *)n->data + n->bytes < out.data + out.len);
+    assert_true(n->n == N && n->bytes == 4 * N && fo_gguf_array_i64(n, N - 1) == 3 * (N - 1) - 7);
+    uint64_t at = 0, count = 0, bytes = 0;
+    for (struct fo_str s; fo_gguf_array_str(t, &at, &s); count++) bytes += s.len;
+    assert_true(count == N && bytes == N / 4 * 6);
+    assert_true(test_alloc_bytes() < 4096);
+    fo_gguf_close(g);
+    fo_buf_done(&out);
+}
+
 static void a_type_that_is_known_but_not_served_can_be_inspected(void **state) {
     (void)state;
     struct test_gguf w;
@@ -337,6 +365,7 @@ int main(void) {
         cmocka_unit_test(walks_arrays_and_stops_at_their_end),
         cmocka_unit_test(typed_reads_refuse_what_does_not_fit_and_name_the_key),
         cmocka_unit_test(honours_an_alignment_and_tensors_out_of_order),
+        cmocka_unit_test(big_arrays_are_read_where_they_lie),
         cmocka_unit_test(a_type_that_is_known_but_not_served_can_be_inspected),
         cmocka_unit_test(every_failing_allocation_is_an_error_and_leaks_nothing),
         cmocka_unit_test(bytes_that_change_after_the_open_lead_no_read_astray),
