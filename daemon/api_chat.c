@@ -15,19 +15,27 @@
 #include "engine/chat.h"
 #include "engine/engine.h"
 #include "engine/text.h"
+#include "engine/jinja.h"
+#include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 
 /* The conversation as ids; false with the error: what a template says of a conversation it does not take is the client's to read. */
 static bool render(const struct pn_model *m, const struct pd_params *p, struct pn_ids *ret, struct pd_error *x) {
     struct fo_err e;
+    struct fo_buf raised;
+    fo_buf_init(&raised, PN_RAISED_BYTES);
     struct pn_chat_input in = {
+        .raised = &raised,
         .messages_json = p->messages_json,
         .extra_json = p->extra_json,
         .add_generation_prompt = true,
         .now = (int64_t)time(NULL),
     };
-    if (pn_text_encode_chat(m, &in, 0, ret, &e) == FO_OK) return true;
-    pd_error_from(x, &e, false);
+    bool ok = pn_text_encode_chat(m, &in, 0, ret, &e) == FO_OK;
+    if (!ok) pd_error_from(x, &e, false);
+    if (!ok && e.code == FO_EINVAL && raised.len && !raised.failed) pd_error_set(x, x->id, NULL, "%s", fo_buf_str(&raised));
+    fo_buf_done(&raised);
+    if (ok) return true;
     if (x->id == PD_ERR_UNSUPPORTED && !strstr(x->message, "/v1/completions")) /* no tokenizer at all */
         pd_error_set(x, PD_ERR_UNSUPPORTED, NULL, "%s; use /v1/completions with token ids", e.msg);
     if (pd_error_row(x->id)->status == 400) snprintf(x->param, sizeof x->param, "messages");

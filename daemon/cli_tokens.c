@@ -139,6 +139,8 @@ int pd_cli_template(const struct pd_cli_args *a) {
     struct pn_vocab *v = NULL;
     struct pn_chat *bare = NULL;
     struct pn_render r = { 0 };
+    struct fo_buf raised;
+    fo_buf_init(&raised, PN_RAISED_BYTES);
     char *text = NULL, *messages = NULL, *tools = NULL, *extra = NULL;
     size_t len;
     json_t *settings = NULL, *in = load_json(a->input, "a conversation"), *kwargs = NULL;
@@ -173,18 +175,25 @@ int pd_cli_template(const struct pd_cli_args *a) {
     messages = json_dumps(m, JSON_COMPACT | JSON_ENCODE_ANY);
     tools = json_is_array(t) ? json_dumps(t, JSON_COMPACT) : NULL;
     extra = json_object_size(kwargs) ? json_dumps(kwargs, JSON_COMPACT) : NULL;
+    ci.raised = &raised;
     ci.messages_json = messages;
     ci.tools_json = tools;
     ci.extra_json = extra;
     ci.add_generation_prompt = json_is_true(json_object_get(in, "add_generation_prompt"));
     if (pn_chat_render(bare ? bare : pn_vocab_chat(v), &ci, &r, &e)) {
-        pd_cli_fail(&e);
+        if (raised.len && !raised.failed) {
+            fo_text_defuse(raised.data); /* a terminal shows it */
+            pd_cli_failf("%s", fo_buf_str(&raised));
+        } else {
+            pd_cli_fail(&e);
+        }
         goto out;
     }
     fwrite(r.text, 1, r.len, stdout);
     rc = finish();
 out:
     pn_render_done(&r);
+    fo_buf_done(&raised);
     json_decref(kwargs);
     json_decref(in);
     json_decref(settings);

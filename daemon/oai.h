@@ -5,6 +5,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/jinja.h"
+
 struct fo_buf;
 struct fo_err;
 struct json_t;
@@ -57,7 +59,7 @@ const struct pd_error_row *pd_error_row(enum pd_error_id id);
 struct pd_error {
     enum pd_error_id id;
     char param[192];               /* JSON path of what is wrong ("messages.2.content"), "" = null */
-    char message[640];
+    char message[PN_RAISED_BYTES + 1]; /* longest of all: what a template raises */
     uint32_t retry_after_s;        /* 0 = no header */
     const struct pn_budget *budget; /* the numbers of PD_ERR_BUDGET, or NULL */
     const char *model;             /* their model */

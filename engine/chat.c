@@ -176,7 +176,7 @@ static int render_in(const struct pn_chat *c, const struct pn_chat_input *in, st
     list = *messages;
     if (!in->as_is && fit(c, r, &list, e)) return e->code;
     if (make_vars(c, in, list, r, &vars, e)) return e->code;
-    return pn_jinja_render(c->jinja, r, &vars, limits, ret, e);
+    return pn_jinja_render(c->jinja, r, &vars, limits, in->raised, ret, e);
 }
 
 static int render(const struct pn_chat *c, const struct pn_chat_input *in, const struct pn_jinja_limits *limits, struct pn_render *ret,

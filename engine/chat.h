@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct fo_buf;
 struct fo_err;
 struct fo_gguf;
 struct fo_tok;
@@ -32,6 +33,7 @@ struct pn_chat_input {
     const char *extra_json;    /* an object of further template variables (chat_template_kwargs), or NULL; wins over defaults */
     bool add_generation_prompt;
     int64_t now;               /* seconds since 1970, UTC, for strftime_now */
+    struct fo_buf *raised;     /* NULL, or where the whole text of raise_exception goes (pn_jinja_render) */
     bool as_is;                /* the messages go to the template untouched (CLI, comparison with references) */
 };
 

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct fo_buf;
 struct fo_err;
 struct fo_region;
 struct pn_value;
@@ -28,9 +29,12 @@ struct pn_render {
 };
 void pn_render_done(struct pn_render *r);
 
+enum { PN_RAISED_BYTES = 4096 }; /* of raise_exception's text; what is longer is cut there and ends in "..." */
+
 /* Renders with `vars`, a dict of the template's global variables made in `region`. Errors: FO_EINVAL with the text of
- * raise_exception(...) alone as the message (it is meant for the user); FO_EFORMAT for a Python-like error (undefined attribute,
+ * raise_exception(...) alone as the message (it is meant for the user), which ends in "..." where it does not fit; `raised`, when not
+ * NULL, gets all PN_RAISED_BYTES of it, newlines and all; FO_EFORMAT for a Python-like error (undefined attribute,
  * wrong type) with the template's line; FO_ELIMIT when a cap is passed. `limits` NULL = defaults (4 MiB output, 64 MiB region,
  * 50 million steps). */
 int pn_jinja_render(const struct pn_jinja *j, struct fo_region *region, struct pn_value *vars, const struct pn_jinja_limits *limits,
-                    struct pn_render *ret, struct fo_err *e);
+                    struct fo_buf *raised, struct pn_render *ret, struct fo_err *e);

@@ -301,6 +301,7 @@ static int loop_over(struct pn_rt *rt, const struct pn_loop_def *def, struct pn_
     if (pn_op_iter(rt, over, &items)) return rt->e->code;
     if (def->filter && filter_items(rt, def, &items)) return rt->e->code;
     if (items.n == 0) return pn_exec(rt, def->otherwise);
+    bool whole = false; /* a round ran to its end: as Jinja has it, else is also for loops of nothing but break and continue */
     if (!pn_object_new(rt, PN_O_LOOP, &loop)) return rt->e->code;
     struct pn_scope *outer = rt->scope, *inner = scope_new(rt, outer);
     loop.obj->loop = def;
@@ -316,11 +317,13 @@ static int loop_over(struct pn_rt *rt, const struct pn_loop_def *def, struct pn_
             return rt->e->code;
         enum pn_flow flow = rt->flow;
         rt->flow = PN_FLOW_NEXT;
+        whole |= flow == PN_FLOW_NEXT;
         if (flow == PN_FLOW_BREAK) break;
         if (inner->kept) inner = scope_new(rt, outer);
     }
     rt->scope = outer;
-    return inner ? 0 : (int)rt->e->code;
+    if (!inner) return rt->e->code;
+    return whole ? 0 : pn_exec(rt, def->otherwise);
 }
 
 int pn_call_loop(struct pn_rt *rt, struct pn_object *loop, const struct pn_call *call, struct pn_value *ret) {
@@ -449,10 +452,10 @@ static int set_globals(struct pn_rt *rt, const struct pn_value *vars) {
 }
 
 int pn_jinja_render(const struct pn_jinja *j, struct fo_region *region, struct pn_value *vars, const struct pn_jinja_limits *limits,
-                    struct pn_render *ret, struct fo_err *e) {
+                    struct fo_buf *raised, struct pn_render *ret, struct fo_err *e) {
     static const struct pn_jinja_limits defaults = { .output_bytes = 4u << 20, .region_bytes = 64u << 20, .steps = 50u * 1000 * 1000 };
     if (!limits) limits = &defaults;
-    struct pn_rt rt = { .j = j, .region = region, .e = e, .steps_left = limits->steps };
+    struct pn_rt rt = { .j = j, .region = region, .e = e, .raised = raised, .steps_left = limits->steps };
     size_t cap = region->cap_bytes;
     errno = 0;
     if (limits->region_bytes < cap) region->cap_bytes = limits->region_bytes;

@@ -114,7 +114,8 @@ static int f_indent(struct pn_rt *rt, struct pn_value self, const struct pn_args
     struct pn_value s, lines, by;
     int64_t width = 4;
     bool first = flag(a->v[1], false), blank = flag(a->v[2], false);
-    if (pn_to_str(rt, self, &s)) return rt->e->code;
+    if (need_str(rt, &self, "what is indented")) return rt->e->code;
+    s = self;
     bool by_str = a->v[0] && a->v[0]->kind == PN_V_STR;
     if (by_str)
         by = *a->v[0];
@@ -156,20 +157,23 @@ static int f_center(struct pn_rt *rt, struct pn_value self, const struct pn_args
 static int f_truncate(struct pn_rt *rt, struct pn_value self, const struct pn_args *a, struct pn_value *ret) {
     struct pn_value s, end;
     int64_t length, leeway;
-    if (pn_to_str(rt, self, &s) || int_arg(rt, a->v[0], 255, &length) || int_arg(rt, a->v[3], 5, &leeway)) return rt->e->code;
+    if (int_arg(rt, a->v[0], 255, &length) || int_arg(rt, a->v[3], 5, &leeway)) return rt->e->code;
     if (a->v[2]) {
         if (need_str(rt, a->v[2], "end")) return rt->e->code;
         end = *a->v[2];
     } else if (!pn_str_view(rt->region, "...", 3, PN_BY_TEMPLATE, &end)) {
         return pn_rt_full(rt);
     }
-    int64_t n = (int64_t)pn_count_chars(s.s->s, s.s->len), n_end = (int64_t)pn_count_chars(end.s->s, end.s->len);
+    int64_t n, n_end = (int64_t)pn_count_chars(end.s->s, end.s->len);
     if (length < n_end) return pn_rt_fail(rt, "expected length >= %lld", (long long)n_end);
     if (leeway < 0) return pn_rt_fail(rt, "expected leeway >= 0");
+    if (pn_op_len(rt, self, &n)) return rt->e->code;
     if (n <= length || n - length <= leeway) {
-        *ret = s;
+        *ret = self;
         return 0;
     }
+    if (need_str(rt, &self, "what is truncated")) return rt->e->code;
+    s = self;
     size_t cut = pn_char_offset(s.s->s, s.s->len, (size_t)(length - n_end)), from = rt->out.len;
     if (!flag(a->v[1], false)) /* not in the middle of a word, where there is one before */
         for (size_t k = cut; k-- > 0;)
@@ -198,19 +202,72 @@ static int f_wordcount(struct pn_rt *rt, struct pn_value self, const struct pn_a
     return 0;
 }
 
-static int f_urlencode(struct pn_rt *rt, struct pn_value self, const struct pn_args *a, struct pn_value *ret) {
+/* Escapes for a path, or for a part of a query: there "/" is escaped too, and a space is "+". */
+static int put_url(struct pn_rt *rt, struct pn_value v, bool query) {
     struct pn_value s;
-    (void)a;
-    if (self.kind == PN_V_DICT || self.kind == PN_V_LIST) return pn_rt_fail(rt, "urlencode of a %s is not supported", pn_value_type(self));
-    if (pn_to_str(rt, self, &s)) return rt->e->code;
-    size_t from = rt->out.len;
+    if (pn_to_str(rt, v, &s)) return rt->e->code;
     for (size_t i = 0; i < s.s->len; i++) {
         unsigned char c = (unsigned char)s.s->s[i];
         char b[4];
-        if (c < 0x80 && (isalnum(c) || strchr("_.-~/", c)) && c)
+        if (c < 0x80 && c && (isalnum(c) || strchr(query ? "_.-~" : "_.-~/", c)))
             pn_out_put_part(&rt->out, s, i, 1);
+        else if (query && c == ' ')
+            pn_out_put(&rt->out, "+", 1, pn_str_by(s, i));
         else
             pn_out_put(&rt->out, b, (size_t)snprintf(b, sizeof b, "%%%02X", c), pn_str_by(s, i));
+    }
+    return 0;
+}
+
+static int f_urlencode(struct pn_rt *rt, struct pn_value self, const struct pn_args *a, struct pn_value *ret) {
+    size_t from = rt->out.len;
+    struct pn_list items, pair;
+    struct pn_value pairs = self;
+    (void)a;
+    if (self.kind != PN_V_DICT && self.kind != PN_V_LIST) return put_url(rt, self, false) ? (int)rt->e->code : pn_out_end(rt, from, ret);
+    const struct pn_call none = { 0 };
+    if (self.kind == PN_V_DICT && pn_call_row(rt, pn_find_method(PN_V_DICT, "items", 5), self, &none, &pairs)) return rt->e->code;
+    if (pn_op_iter(rt, pairs, &items)) return rt->e->code;
+    for (size_t i = 0; i < items.n; i++) {
+        if (pn_charge(rt, 1) || pn_op_iter(rt, items.v[i], &pair)) return rt->e->code;
+        if (pair.n != 2) return pn_rt_fail(rt, "a sequence of pairs is needed");
+        if (i) pn_out_puts(&rt->out, "&", PN_BY_TEMPLATE);
+        if (put_url(rt, pair.v[0], true)) return rt->e->code;
+        pn_out_puts(&rt->out, "=", PN_BY_TEMPLATE);
+        if (put_url(rt, pair.v[1], true)) return rt->e->code;
+    }
+    return pn_out_end(rt, from, ret);
+}
+
+/* key="value" for each entry that is not None or undefined; a key may not hold what would end it. */
+static int f_xmlattr(struct pn_rt *rt, struct pn_value self, const struct pn_args *a, struct pn_value *ret) {
+    size_t from = rt->out.len;
+    bool any = false;
+    if (self.kind == PN_V_UNDEFINED) return pn_rt_undefined(rt, self);
+    if (self.kind != PN_V_DICT) return pn_rt_fail(rt, "'%s' object has no attribute 'items'", pn_value_type(self));
+    for (size_t i = 0; i < self.dict->n; i++) {
+        struct pn_value k = self.dict->k[i], v = self.dict->v[i];
+        if (pn_charge(rt, 1)) return rt->e->code;
+        if (v.kind == PN_V_NULL || v.kind == PN_V_UNDEFINED) continue;
+        if (need_str(rt, &k, "an attribute's name")) return rt->e->code;
+        for (size_t at = 0, n; at < k.s->len; at += n) {
+            uint32_t c = pn_char_at(k.s->s + at, k.s->len - at, &n);
+            if (pn_is_space(c) || c == '/' || c == '>' || c == '=') return pn_rt_fail(rt, "Invalid character in attribute name");
+        }
+        bool safe = v.kind == PN_V_STR && v.safe;
+        if (!safe && pn_to_str(rt, v, &v)) return rt->e->code;
+        if (any || flag(a->v[0], true)) pn_out_puts(&rt->out, " ", PN_BY_TEMPLATE);
+        any = true;
+        if (k.safe)
+            pn_out_put_str(&rt->out, k);
+        else
+            pn_out_escape_html(&rt->out, k);
+        pn_out_puts(&rt->out, "=\"", PN_BY_TEMPLATE);
+        if (safe)
+            pn_out_put_str(&rt->out, v);
+        else
+            pn_out_escape_html(&rt->out, v);
+        pn_out_puts(&rt->out, "\"", PN_BY_TEMPLATE);
     }
     return pn_out_end(rt, from, ret);
 }
@@ -409,6 +466,9 @@ static int f_filesizeformat(struct pn_rt *rt, struct pn_value self, const struct
     bool binary = flag(a->v[0], false);
     struct pn_value number = pn_float(0);
     struct pn_args none = { 0 };
+    double parsed;
+    if (!pn_is_number(self) && self.kind != PN_V_UNDEFINED && (self.kind != PN_V_STR || !str_to_float(self, &parsed)))
+        return pn_rt_fail(rt, "filesizeformat of a %s", pn_value_type(self));
     if (f_float(rt, self, &none, &number)) return rt->e->code;
     static const char units[] = "kMGTPEZY";
     double base = binary ? 1024 : 1000, f = number.f, unit = base;
@@ -417,7 +477,7 @@ static int f_filesizeformat(struct pn_rt *rt, struct pn_value self, const struct
     if (f == 1)
         snprintf(text, sizeof text, "1 Byte");
     else if (f < base)
-        snprintf(text, sizeof text, "%.0f Bytes", trunc(f));
+        snprintf(text, sizeof text, "%.0f Bytes", trunc(f) + 0.0);
     else {
         while (i + 1 < sizeof units - 1 && f >= unit * base) {
             unit *= base;
@@ -492,8 +552,8 @@ static const struct pn_builtin filters[] = {
     { "urlencode", f_urlencode, "", 0 },
     { "urlize", NULL, "", 0 },
     { "wordcount", f_wordcount, "", 0 },
-    { "wordwrap", NULL, "", 0 },
-    { "xmlattr", NULL, "", 0 },
+    { "wordwrap", pn_filter_wordwrap, "width break_long_words wrapstring break_on_hyphens", 0 },
+    { "xmlattr", f_xmlattr, "autospace", 0 },
     { NULL, NULL, NULL, 0 },
 };
 

@@ -12,7 +12,8 @@ enum { MAX_WIDTH = 4096, MAX_PRECISION = 60 };
 struct spec {
     char fill[4], align, sign, type; /* align: < > ^ =; 0 = the type's own */
     size_t fill_len;
-    bool alt, comma;
+    bool alt, zero; /* zero: aligned by a 0 in front of the width */
+    char group; /* ',' or '_' between thousands; 0 = nothing */
     int64_t width, precision; /* precision -1 = none */
 };
 
@@ -38,12 +39,12 @@ static void pad(struct pn_rt *rt, size_t from, size_t lead, const struct spec *s
     memset(t->user + from + shift + len, PN_BY_TEMPLATE, after * s->fill_len);
 }
 
-/* Digits with a comma every three. */
-static void put_grouped(struct pn_rt *rt, const char *digits, size_t n, uint8_t mark) {
+/* Digits with a sign every three. */
+static void put_grouped(struct pn_rt *rt, const char *digits, size_t n, char group, uint8_t mark) {
     size_t whole = strcspn(digits, ".e");
     if (whole > n) whole = n;
     for (size_t i = 0; i < n; i++) {
-        if (i && i < whole && (whole - i) % 3 == 0) pn_out_put(&rt->out, ",", 1, mark);
+        if (i && i < whole && (whole - i) % 3 == 0) pn_out_put(&rt->out, &group, 1, mark);
         pn_out_put(&rt->out, digits + i, 1, mark);
     }
 }
@@ -74,8 +75,8 @@ static int put_int(struct pn_rt *rt, int64_t i, uint8_t mark, const struct spec 
     if (s->alt) pn_out_puts(&rt->out, prefix, mark);
     size_t lead = rt->out.len - from;
     for (size_t k = n; s->precision > 0 && k < (size_t)s->precision; k++) pn_out_put(&rt->out, "0", 1, mark); /* of % only */
-    if (s->comma)
-        put_grouped(rt, digits, n, mark);
+    if (s->group)
+        put_grouped(rt, digits, n, s->group, mark);
     else
         pn_out_put(&rt->out, digits, n, mark);
     pad(rt, from, lead, s, s->align ? s->align : '>');
@@ -91,8 +92,9 @@ static int put_float(struct pn_rt *rt, double f, uint8_t mark, const struct spec
     switch (s->type) {
     case 'e': snprintf(digits, sizeof digits, "%.*e", precision, size); break;
     case 'E': snprintf(digits, sizeof digits, "%.*E", precision, size); break;
-    case 'g': snprintf(digits, sizeof digits, "%.*g", precision, size); break;
-    case 'G': snprintf(digits, sizeof digits, "%.*G", precision, size); break;
+    case 'g':
+    case 'n': snprintf(digits, sizeof digits, s->alt ? "%#.*g" : "%.*g", precision, size); break;
+    case 'G': snprintf(digits, sizeof digits, s->alt ? "%#.*G" : "%.*G", precision, size); break;
     case 0: snprintf(digits, sizeof digits, "%.*g", s->precision < 0 ? 17 : precision, size); break;
     default: snprintf(digits, sizeof digits, "%.*f", precision, size); break;
     }
@@ -102,8 +104,8 @@ static int put_float(struct pn_rt *rt, double f, uint8_t mark, const struct spec
     else if (s->sign == '+' || s->sign == ' ')
         pn_out_put(&rt->out, &s->sign, 1, mark);
     size_t lead = rt->out.len - from;
-    if (s->comma)
-        put_grouped(rt, digits, strlen(digits), mark);
+    if (s->group)
+        put_grouped(rt, digits, strlen(digits), s->group, mark);
     else
         pn_out_puts(&rt->out, digits, mark);
     if (s->type == '%') pn_out_put(&rt->out, "%", 1, mark);
@@ -120,14 +122,18 @@ static int put_text(struct pn_rt *rt, struct pn_value v, const struct spec *s, c
     return 0;
 }
 
-static int put_any(struct pn_rt *rt, struct pn_value v, const struct spec *s, bool repr, char align) {
+/* `how`: 's' as str, 'r' as repr, 'a' as ascii. */
+static int put_any(struct pn_rt *rt, struct pn_value v, const struct spec *s, char how, char align) {
     struct pn_value text;
     size_t from = rt->out.len;
-    if (!repr) {
+    if (how == 's') {
         if (pn_to_str(rt, v, &text)) return rt->e->code;
     } else {
         if (pn_charge_walk(rt, v)) return rt->e->code;
-        pn_out_put_repr(&rt->out, v);
+        if (how == 'a')
+            pn_out_put_ascii(&rt->out, v);
+        else
+            pn_out_put_repr(&rt->out, v);
         if (pn_out_end(rt, from, &text)) return rt->e->code;
     }
     return put_text(rt, text, s, align);
@@ -145,14 +151,15 @@ static bool read_number(const char **p, const char *end, int64_t max, int64_t *r
 /* --- % -------------------------------------------------------------------------------------------------------------------- */
 
 static int percent_one(struct pn_rt *rt, const struct spec *s, struct pn_value v) {
-    if (v.kind == PN_V_UNDEFINED && s->type != 's' && s->type != 'r') return pn_rt_undefined(rt, v);
+    if (v.kind == PN_V_UNDEFINED && !strchr("sra", s->type)) return pn_rt_undefined(rt, v);
     switch (s->type) {
-    case 's': return put_any(rt, v, s, false, '>');
+    case 's':
     case 'r':
-    case 'a': return put_any(rt, v, s, true, '>');
+    case 'a': return put_any(rt, v, s, s->type, '>');
     case 'c':
         if (v.kind == PN_V_STR && pn_count_chars(v.s->s, v.s->len) == 1) return put_text(rt, v, s, '>');
-        if (v.kind != PN_V_INT || v.i < 0 || v.i > 0x10FFFF || (v.i >= 0xD800 && v.i < 0xE000)) return bad(rt, "%c requires int or char");
+        if (v.kind == PN_V_BOOL) v.i = v.b;
+        if ((v.kind != PN_V_INT && v.kind != PN_V_BOOL) || v.i < 0 || v.i > 0x10FFFF || (v.i >= 0xD800 && v.i < 0xE000)) return bad(rt, "%c requires int or char");
         pn_out_put_char(&rt->out, (uint32_t)v.i, v.mark);
         return 0;
     default: break;
@@ -160,6 +167,7 @@ static int percent_one(struct pn_rt *rt, const struct spec *s, struct pn_value v
     if (!pn_is_number(v)) return pn_rt_fail(rt, "%%%c format: a number is required, not %s", s->type, pn_value_type(v));
     if (strchr("eEfFgG", s->type)) return put_float(rt, pn_value_num(v), v.mark, s);
     if (v.big) return bad(rt, "an integer beyond 64 bits");
+    if (v.kind == PN_V_FLOAT && strchr("xXo", s->type)) return pn_rt_fail(rt, "%%%c format: an integer is required, not float", s->type);
     if (v.kind == PN_V_FLOAT && !(fabs(v.f) < 0x1p63)) return bad(rt, "a float beyond 64 bits");
     return put_int(rt, v.kind == PN_V_FLOAT ? (int64_t)v.f : v.kind == PN_V_BOOL ? v.b : v.i, v.mark, s);
 }
@@ -221,7 +229,8 @@ int pn_format_percent(struct pn_rt *rt, struct pn_value fmt, struct pn_value arg
         if (!one) one = &v[used++];
         if (percent_one(rt, &spec, *one)) return rt->e->code;
     }
-    if (used < n && args.kind != PN_V_DICT) return bad(rt, "not all arguments converted during string formatting");
+    bool mapping = args.kind == PN_V_DICT || args.kind == PN_V_UNDEFINED || (args.kind == PN_V_LIST && !tuple && pn_is_indexed(args.list)); /* what has subscripts */
+    if (used < n && !mapping) return bad(rt, "not all arguments converted during string formatting");
     return pn_out_end(rt, from, ret);
 }
 
@@ -247,13 +256,11 @@ static int braces_spec(struct pn_rt *rt, const char *p, const char *end, struct 
         if (!s->align) {
             s->align = '=';
             s->fill[0] = '0';
+            s->zero = true;
         }
     }
     if (!read_number(&p, end, MAX_WIDTH, &s->width)) return bad(rt, "width too big");
-    if (p < end && *p == ',') {
-        s->comma = true;
-        p++;
-    }
+    if (p < end && (*p == ',' || *p == '_')) s->group = *p++;
     if (p < end && *p == '.') {
         p++;
         if (!read_number(&p, end, MAX_PRECISION, &s->precision)) return bad(rt, "precision too big");
@@ -265,17 +272,30 @@ static int braces_spec(struct pn_rt *rt, const char *p, const char *end, struct 
 static int braces_value(struct pn_rt *rt, struct pn_value v, char conversion, const char *spec, const char *end) {
     struct spec s = { .fill = " ", .fill_len = 1, .precision = -1 };
     if (braces_spec(rt, spec, end, &s)) return rt->e->code;
-    if (conversion) return put_any(rt, v, &s, conversion == 'r', '<');
-    if (v.kind == PN_V_STR && (s.type == 0 || s.type == 's')) return put_text(rt, v, &s, '<');
-    bool whole = v.kind == PN_V_INT || (v.kind == PN_V_BOOL && s.type);
-    if (whole && (s.type == 0 || strchr("dbxXo", s.type))) {
+    if (conversion || (v.kind == PN_V_STR && (s.type == 0 || s.type == 's'))) {
+        if (s.sign || s.alt || s.group) return bad(rt, "a sign, '#' or ',' for text");
+        if (s.align == '=' && !s.zero) return bad(rt, "'=' alignment not allowed in string format specifier");
+        if (s.align == '=') s.align = '<';
+        return put_any(rt, v, &s, conversion ? conversion : 's', '<');
+    }
+    bool whole = v.kind == PN_V_INT || (v.kind == PN_V_BOOL && spec < end);
+    if (whole && s.type == 'c') {
+        struct pn_value one;
+        if (s.precision >= 0 || s.sign) return bad(rt, "a sign or precision not allowed with 'c'");
+        if (v.kind == PN_V_BOOL) v.i = v.b;
+        if (v.i < 0 || v.i > 0x10FFFF || (v.i >= 0xD800 && v.i < 0xE000)) return bad(rt, "%c arg not in range(0x110000)");
+        size_t from = rt->out.len;
+        pn_out_put_char(&rt->out, (uint32_t)v.i, v.mark);
+        return pn_out_end(rt, from, &one) ? (int)rt->e->code : put_text(rt, one, &s, '>');
+    }
+    if (whole && (s.type == 0 || strchr("dbxXon", s.type))) {
         if (s.precision >= 0) return bad(rt, "precision not allowed in integer format specifier");
         return put_int(rt, v.kind == PN_V_BOOL ? v.b : v.i, v.mark, &s);
     }
-    if (v.kind == PN_V_FLOAT && v.big && s.type == 0) return put_any(rt, v, &s, false, '>');
-    if (pn_is_number(v) && v.kind != PN_V_BOOL && (s.type == 0 || strchr("eEfFgG%", s.type)))
+    if (v.kind == PN_V_FLOAT && v.big && s.type == 0) return put_any(rt, v, &s, 's', '>');
+    if (pn_is_number(v) && (v.kind == PN_V_FLOAT || whole) && (s.type == 0 || strchr("eEfFgGn%", s.type)))
         return put_float(rt, pn_value_num(v), v.mark, &s);
-    if (spec == end) return put_any(rt, v, &s, false, '<');
+    if (spec == end) return put_any(rt, v, &s, 's', '<');
     return pn_rt_fail(rt, "unsupported format string for %s", pn_value_type(v));
 }
 
@@ -313,7 +333,6 @@ static int braces_field(struct pn_rt *rt, const struct pn_call *call, const char
         if (item && from < p && read_number(&digits, p, 1 << 20, &at) && digits == p) key = pn_int(at);
         if (item ? pn_op_item(rt, v, key, &v) : pn_op_attr(rt, v, key, &v)) return rt->e->code;
         if (item && p < end) p++;
-        if (v.kind == PN_V_UNDEFINED) return pn_rt_undefined(rt, v);
     }
     *ret = v;
     return 0;
@@ -341,7 +360,7 @@ int pn_format_braces(struct pn_rt *rt, struct pn_value fmt, const struct pn_call
         spec = name_end;
         if (spec < close && *spec == '!') {
             conversion = spec + 1 < close ? spec[1] : 0;
-            if (conversion != 's' && conversion != 'r') return bad(rt, "unknown conversion");
+            if (!conversion || !strchr("sra", conversion)) return bad(rt, "unknown conversion");
             spec += 2;
         }
         if (spec < close && *spec != ':') return bad(rt, "expected ':' after conversion specifier");
@@ -355,6 +374,22 @@ int pn_format_braces(struct pn_rt *rt, struct pn_value fmt, const struct pn_call
 }
 
 /* --- time ----------------------------------------------------------------------------------------------------------------------- */
+
+/* The week of ISO 8601: weeks begin on Monday, and the first is the one with 4 January. *year may become the one before or after. */
+static int iso_week(const struct tm *t, int *year) {
+    int monday = (t->tm_wday + 6) % 7, week = (t->tm_yday - monday + 10) / 7;
+    int y = *year, before = y - 1;
+    bool leap = (y % 4 == 0 && y % 100 != 0) || y % 400 == 0, leap_before = (before % 4 == 0 && before % 100 != 0) || before % 400 == 0;
+    if (week < 1) {
+        *year = before;
+        return (t->tm_yday + 365 + leap_before - monday + 10) / 7;
+    }
+    if (week == 53 && t->tm_yday - monday + 3 >= 365 + leap) { /* that week's Thursday is in the next year */
+        *year = y + 1;
+        return 1;
+    }
+    return week;
+}
 
 /* strftime for UTC in the C locale, the same on every system and whatever the process's locale is. */
 static bool put_time(struct pn_rt *rt, char c, bool plain, const struct tm *t, int64_t now) {
@@ -412,6 +447,17 @@ static bool put_time(struct pn_rt *rt, char c, bool plain, const struct tm *t, i
     case 'w': n = t->tm_wday, width = 1; break;
     case 'u': n = monday + 1, width = 1; break;
     case 'U': n = (t->tm_yday + 7 - t->tm_wday) / 7; break;
+    case 'V':
+    case 'G':
+    case 'g': {
+        int year = t->tm_year + 1900, week = iso_week(t, &year);
+        n = c == 'V' ? week : c == 'G' ? year : year % 100;
+        width = c == 'G' ? 4 : 2;
+        break;
+    }
+    case 'k': snprintf(b, sizeof b, plain ? "%d" : "%2d", t->tm_hour); break;
+    case 'l': snprintf(b, sizeof b, plain ? "%d" : "%2d", hour12); break;
+    case 'P': snprintf(b, sizeof b, t->tm_hour < 12 ? "am" : "pm"); break;
     case 'W': n = (t->tm_yday + 7 - monday) / 7; break;
     default: return false;
     }

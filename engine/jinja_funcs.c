@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "foundry/base/buf.h"
+
 static int whole(struct pn_rt *rt, const struct pn_value *v, int64_t *ret) {
     if (v->kind == PN_V_UNDEFINED) return pn_rt_undefined(rt, *v);
     if (v->kind != PN_V_INT && v->kind != PN_V_BOOL)
@@ -28,7 +30,19 @@ static int g_range(struct pn_rt *rt, struct pn_value self, const struct pn_args 
     if (pn_charge(rt, n)) return rt->e->code;
     if (pn_list_new(rt->region, NULL, n, PN_SEQ_RANGE, ret, rt->e)) return pn_rt_place(rt);
     for (uint64_t i = 0; i < n; i++) ret->list->v[i] = pn_int((int64_t)((uint64_t)start + i * (uint64_t)step));
+    ret->list->range = pn_range_new(rt, start, stop, step);
+    if (!ret->list->range) return rt->e->code;
     return pn_list_seal(*ret, rt->e) ? pn_rt_place(rt) : 0;
+}
+
+const int64_t *pn_range_new(struct pn_rt *rt, int64_t start, int64_t stop, int64_t step) {
+    int64_t *r = fo_region_array(rt->region, 3, sizeof *r);
+    if (!r) {
+        pn_rt_full(rt);
+        return NULL;
+    }
+    r[0] = start, r[1] = stop, r[2] = step;
+    return r;
 }
 
 /* The entries of a dict and the named arguments, as two arrays. */
@@ -37,6 +51,7 @@ static int entries(struct pn_rt *rt, const struct pn_args *a, struct pn_value **
     struct pn_list pairs = { 0 };
     const struct pn_value *first = a->rest.n_pos ? &a->rest.pos[0] : NULL;
     if (a->rest.n_pos > 1) return pn_rt_fail(rt, "at most one positional argument is taken");
+    if (first && first->kind == PN_V_UNDEFINED) return pn_rt_undefined(rt, *first);
     if (first && first->kind == PN_V_DICT)
         from = first->dict;
     else if (first && pn_op_iter(rt, *first, &pairs))
@@ -113,7 +128,16 @@ static int g_raise_exception(struct pn_rt *rt, struct pn_value self, const struc
     struct pn_value s;
     (void)self, (void)ret;
     if (pn_to_str(rt, *a->v[0], &s)) return rt->e->code;
-    return fo_fail(rt->e, FO_EINVAL, "%.*s", (int)(s.s->len < 4096 ? s.s->len : 4096), s.s->s);
+    size_t n = s.s->len;
+    if (n > PN_RAISED_BYTES) { /* cut at a character */
+        n = PN_RAISED_BYTES - 3;
+        while (n > 0 && ((unsigned char)s.s->s[n] & 0xC0) == 0x80) n--;
+    }
+    if (rt->raised) {
+        fo_buf_append(rt->raised, s.s->s, n);
+        if (n < s.s->len) fo_buf_puts(rt->raised, "...");
+    }
+    return fo_fail(rt->e, FO_EINVAL, "%.*s%s", (int)n, s.s->s, n < s.s->len ? "..." : "");
 }
 
 static const struct pn_builtin functions[] = {

@@ -262,6 +262,7 @@ struct pn_rt {
     const struct pn_jinja *j;
     struct fo_region *region;
     struct fo_err *e;
+    struct fo_buf *raised; /* or NULL: where the whole text of raise_exception goes */
     struct pn_out out;
     struct pn_place at; /* what is evaluated, for errors */
     uint64_t steps_left;
@@ -301,6 +302,7 @@ const struct pn_builtin *pn_find_test(const char *name, size_t len);
 const struct pn_builtin *pn_find_method(enum pn_value_kind kind, const char *name, size_t len);
 const struct pn_builtin *pn_find_function(const char *name, size_t len);
 extern const struct pn_builtin pn_seq_filters[]; /* jinja_seq.c's share of the filters, ended by a row without a name */
+int pn_filter_wordwrap(struct pn_rt *rt, struct pn_value self, const struct pn_args *a, struct pn_value *ret); /* jinja_wrap.c */
 bool pn_is_unsafe_method(enum pn_value_kind kind, const char *name, size_t len);
 
 enum pn_object_type { PN_O_BUILTIN, PN_O_METHOD, PN_O_MACRO, PN_O_NAMESPACE, PN_O_LOOP, PN_O_CYCLER, PN_O_JOINER, PN_O_CLOCK };
@@ -319,6 +321,7 @@ struct pn_object {
     struct pn_value last;           /* LOOP: what changed() saw */
     bool seen;
 };
+const int64_t *pn_range_new(struct pn_rt *rt, int64_t start, int64_t stop, int64_t step); /* for pn_list.range; NULL: the region is full */
 bool pn_object_new(struct pn_rt *rt, enum pn_object_type type, struct pn_value *ret);
 
 /* Errors with the place of rt->at. pn_rt_fail: the template's mistake (FO_EFORMAT). */
@@ -373,7 +376,7 @@ int pn_out_end(struct pn_rt *rt, size_t from, struct pn_value *ret);
 int pn_to_str(struct pn_rt *rt, struct pn_value v, struct pn_value *ret); /* str(v) */
 /* Appends text written behind rt->out at `from` to a: in a's own spare room where possible. */
 int pn_str_extend(struct pn_rt *rt, struct pn_value a, size_t from, struct pn_value *ret);
-enum pn_case { PN_CASE_LOWER, PN_CASE_UPPER, PN_CASE_TITLE, PN_CASE_CAPITALIZE, PN_CASE_SWAP };
+enum pn_case { PN_CASE_LOWER, PN_CASE_UPPER, PN_CASE_TITLE, PN_CASE_CAPITALIZE, PN_CASE_SWAP, PN_CASE_FOLD };
 int pn_str_case(struct pn_rt *rt, struct pn_value v, enum pn_case how, struct pn_value *ret);
 enum { PN_STRIP_LEFT = 1, PN_STRIP_RIGHT = 2 };
 int pn_str_strip(struct pn_rt *rt, struct pn_value v, unsigned sides, const struct pn_value *chars, struct pn_value *ret);

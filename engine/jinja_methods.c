@@ -64,6 +64,11 @@ METHOD(s_capitalize) {
     return pn_str_case(rt, self, PN_CASE_CAPITALIZE, ret);
 }
 
+METHOD(s_casefold) {
+    (void)a;
+    return pn_str_case(rt, self, PN_CASE_FOLD, ret);
+}
+
 METHOD(s_swapcase) {
     (void)a;
     return pn_str_case(rt, self, PN_CASE_SWAP, ret);
@@ -367,6 +372,29 @@ METHOD(s_isascii) {
     return pn_charge_bytes(rt, self.s->len) ? (int)rt->e->code : made_of(self, ASCII, ret);
 }
 
+METHOD(s_isprintable) {
+    (void)a;
+    if (pn_charge_bytes(rt, self.s->len)) return rt->e->code;
+    for (size_t i = 0, n; i < self.s->len; i += n)
+        if (pn_is_unprintable(pn_char_at(self.s->s + i, self.s->len - i, &n))) return boolean(ret, false);
+    return boolean(ret, true);
+}
+
+/* Upper case where a word begins and only there. */
+METHOD(s_istitle) {
+    bool any = false, in_word = false;
+    (void)a;
+    if (pn_charge_bytes(rt, self.s->len)) return rt->e->code;
+    for (size_t i = 0, n; i < self.s->len; i += n) {
+        uint32_t c = pn_char_at(self.s->s + i, self.s->len - i, &n);
+        bool upper = pn_char_case(c, false) != c, lower = pn_char_case(c, true) != c;
+        if ((upper && in_word) || (lower && !in_word)) return boolean(ret, false);
+        any |= upper;
+        in_word = upper || lower;
+    }
+    return boolean(ret, any);
+}
+
 static int is_case(struct pn_rt *rt, struct pn_value self, bool upper, struct pn_value *ret) {
     const struct pn_builtin *test = pn_find_test(upper ? "upper" : "lower", 5);
     const struct pn_call none = { 0 };
@@ -476,7 +504,7 @@ METHOD(o_reset) {
 
 static const struct pn_builtin of_str[] = {
     { "capitalize", s_capitalize, "", 0 },
-    { "casefold", s_lower, "", 0 },
+    { "casefold", s_casefold, "", 0 },
     { "center", s_center, "width fillchar", 1 },
     { "count", s_count, "sub start end", 1 },
     { "endswith", s_endswith, "suffix start end", 1 },
@@ -491,7 +519,9 @@ static const struct pn_builtin of_str[] = {
     { "isdigit", s_isdigit, "", 0 },
     { "islower", s_islower, "", 0 },
     { "isnumeric", s_isdigit, "", 0 },
+    { "isprintable", s_isprintable, "", 0 },
     { "isspace", s_isspace, "", 0 },
+    { "istitle", s_istitle, "", 0 },
     { "isupper", s_isupper, "", 0 },
     { "join", s_join, "iterable", 1 },
     { "ljust", s_ljust, "width fillchar", 1 },

@@ -79,7 +79,9 @@ static int float_arith(struct pn_rt *rt, uint16_t op, double a, double b, struct
     case PN_OP('*', 0): r = a * b; break;
     case PN_OP('*', '*'):
         if (a == 0 && b < 0) return pn_rt_fail(rt, "0.0 cannot be raised to a negative power");
+        if (a < 0 && b != floor(b)) return pn_rt_fail(rt, "a complex number, which templates do not have");
         r = pow(a, b);
+        if (isinf(r) && isfinite(a) && isfinite(b)) return pn_rt_fail(rt, "the result of ** is too large");
         break;
     default:
         if (b == 0) return pn_rt_fail(rt, "float division by zero");
@@ -88,7 +90,9 @@ static int float_arith(struct pn_rt *rt, uint16_t op, double a, double b, struct
         } else {
             double rest = fmod(a, b);
             if (rest != 0 && (rest < 0) != (b < 0)) rest += b;
+            if (rest == 0) rest = copysign(0, b);
             r = op == PN_OP('%', 0) ? rest : floor((a - rest) / b + 0.5);
+            if (r == 0 && op != PN_OP('%', 0)) r = copysign(0, a / b);
         }
         break;
     }
@@ -179,7 +183,8 @@ int pn_op_order(struct pn_rt *rt, struct pn_value a, struct pn_value b, int *ret
         *ret = pn_key_cmp(a, b);
         return 0;
     }
-    if (!is_sequence(a) || !is_sequence(b) || a.kind != b.kind || a.list->seq != b.list->seq)
+    bool lists = a.kind == PN_V_LIST && b.kind == PN_V_LIST, groups = lists && a.list->seq == PN_SEQ_GROUP && b.list->seq == PN_SEQ_GROUP;
+    if (!lists || !(groups || (is_sequence(a) && is_sequence(b) && a.list->seq == b.list->seq)))
         return pn_rt_fail(rt, "'<' not supported between instances of '%s' and '%s'", pn_value_type(a), pn_value_type(b));
     size_t n = a.list->n < b.list->n ? a.list->n : b.list->n;
     for (size_t i = 0; i < n; i++)
@@ -301,6 +306,11 @@ int pn_op_slice(struct pn_rt *rt, struct pn_value v, const struct pn_value bound
     if (pn_charge(rt, (uint64_t)len)) return rt->e->code;
     if (pn_list_new(rt->region, NULL, (size_t)len, (enum pn_seq)v.list->seq, ret, rt->e)) return pn_rt_place(rt);
     for (int64_t i = 0, at = b[0]; i < len; i++, at += b[2]) ret->list->v[i] = v.list->v[at];
+    if (v.list->range) {
+        const int64_t *r = v.list->range;
+        ret->list->range = pn_range_new(rt, r[0] + b[0] * r[2], r[0] + b[1] * r[2], r[2] * b[2]);
+        if (!ret->list->range) return rt->e->code;
+    }
     return pn_list_seal(*ret, rt->e) ? pn_rt_place(rt) : 0;
 }
 

@@ -208,6 +208,11 @@ static int macro_body(struct pn_parser *p, struct pn_macro_def *def, const char 
     p->macro = def;
     p->n_loops = p->n_conditional = 0;
     if (whole_body(p, end, &def->body)) return p->e->code;
+    if (outer) { /* a macro takes what a macro inside it names */
+        outer->uses_caller |= def->uses_caller;
+        outer->uses_varargs |= def->uses_varargs;
+        outer->uses_kwargs |= def->uses_kwargs;
+    }
     p->macro = outer;
     p->n_loops = n_loops;
     p->n_conditional = n_conditional;

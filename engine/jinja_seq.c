@@ -139,6 +139,8 @@ static int f_sort(struct pn_rt *rt, struct pn_value self, const struct pn_args *
     struct pn_list items;
     struct pn_value *keys;
     if (copy_items(rt, self, &items) || keys_of(rt, &items, a->v[2], flag(a->v[1], false), &keys)) return rt->e->code;
+    for (size_t i = 0; i < items.n; i++) /* as Jinja's keys: in a list, where equal ones need no order */
+        if (make_list(rt, &keys[i], 1, PN_SEQ_LIST, &keys[i])) return rt->e->code;
     if (pn_sort_values(rt, items.v, keys, items.n, flag(a->v[0], false))) return rt->e->code;
     return make_list(rt, items.v, items.n, PN_SEQ_LIST, ret);
 }
@@ -292,7 +294,9 @@ static int f_reverse(struct pn_rt *rt, struct pn_value self, const struct pn_arg
         items.v[i] = items.v[items.n - 1 - i];
         items.v[items.n - 1 - i] = x;
     }
-    if (self.kind != PN_V_STR) return make_list(rt, items.v, items.n, PN_SEQ_ITER, ret);
+    /* What Python cannot reverse becomes a list first, and stays one. */
+    bool once = self.kind == PN_V_LIST && self.list->seq == PN_SEQ_ITER;
+    if (self.kind != PN_V_STR) return make_list(rt, items.v, items.n, once ? PN_SEQ_LIST : PN_SEQ_ITER, ret);
     size_t from = rt->out.len;
     for (size_t i = 0; i < items.n; i++) pn_out_put_str(&rt->out, items.v[i]);
     return pn_out_end(rt, from, ret);
@@ -365,7 +369,7 @@ static int run_slice(struct pn_rt *rt, struct pn_value self, const struct pn_arg
         size_t have = each + (i < more);
         if (have) memcpy(padded, items.v + at, have * sizeof *padded);
         at += have;
-        if (given(a->v[1]) && i >= more && more) padded[have++] = *a->v[1];
+        if (given(a->v[1]) && i >= more) padded[have++] = *a->v[1];
         if (make_list(rt, padded, have, PN_SEQ_LIST, &rows[i])) return rt->e->code;
     }
     return make_list(rt, rows, n, PN_SEQ_ITER, ret);

@@ -185,15 +185,15 @@ TEST(t_sameas) {
 
 TEST(t_filter) {
     (void)a;
-    if (self.kind != PN_V_STR) return pn_rt_fail(rt, "the name of a filter must be a string");
-    const struct pn_builtin *row = pn_find_filter(self.s->s, self.s->len);
+    if (!pn_value_hashable(self)) return pn_rt_fail(rt, "unhashable type: '%s'", pn_value_type(self));
+    const struct pn_builtin *row = self.kind == PN_V_STR ? pn_find_filter(self.s->s, self.s->len) : NULL;
     return answer(ret, row && row->fn);
 }
 
 TEST(t_test) {
     (void)a;
-    if (self.kind != PN_V_STR) return pn_rt_fail(rt, "the name of a test must be a string");
-    return answer(ret, pn_find_test(self.s->s, self.s->len) != NULL);
+    if (!pn_value_hashable(self)) return pn_rt_fail(rt, "unhashable type: '%s'", pn_value_type(self));
+    return answer(ret, self.kind == PN_V_STR && pn_find_test(self.s->s, self.s->len) != NULL);
 }
 
 static const struct pn_builtin tests[] = {

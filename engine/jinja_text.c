@@ -106,7 +106,9 @@ int pn_str_case(struct pn_rt *rt, struct pn_value v, enum pn_case how, struct pn
         if (how == PN_CASE_CAPITALIZE) upper = i == 0;
         if (how == PN_CASE_SWAP) upper = pn_char_case(c, true) != c || c == 0xDF;
         in_word = pn_char_is_alpha(c);
-        if (c == 0xDF && upper)
+        if (c == 0xDF && how == PN_CASE_FOLD)
+            pn_out_puts(&rt->out, "ss", pn_str_by(v, i));
+        else if (c == 0xDF && upper)
             pn_out_puts(&rt->out, how == PN_CASE_UPPER || how == PN_CASE_SWAP ? "SS" : "Ss", pn_str_by(v, i));
         else
             pn_out_put_char(&rt->out, pn_char_case(c, upper), pn_str_by(v, i));

@@ -64,6 +64,7 @@ struct pn_list {
     uint8_t depth;   /* 1 + the deepest element's */
     bool taken;      /* PN_SEQ_ITER: was iterated; nothing is left */
     const struct fo_err *broken; /* PN_SEQ_ITER: what going through it fails with */
+    const int64_t *range;        /* PN_SEQ_RANGE: start, stop, step: how it is written */
 };
 
 struct pn_dict {
@@ -170,6 +171,7 @@ int pn_out_error(const struct pn_out *t, struct fo_err *e); /* 0 when nothing fa
 /* str(v) and repr(v) as Python writes them. Undefined is "". */
 void pn_out_put_value(struct pn_out *t, struct pn_value v);
 void pn_out_put_repr(struct pn_out *t, struct pn_value v);
+void pn_out_put_ascii(struct pn_out *t, struct pn_value v); /* repr with everything past ASCII escaped */
 /* A float as Python's repr: the shortest digits that read back the same. */
 size_t pn_float_repr(double f, char out[32]);
 void pn_out_escape_html(struct pn_out *t, struct pn_value str);
@@ -194,6 +196,7 @@ uint32_t pn_char_at(const char *s, size_t left, size_t *ret_len);
 size_t pn_count_chars(const char *s, size_t len);
 /* The byte offset of character i (at most the length). */
 size_t pn_char_offset(const char *s, size_t len, size_t i);
+bool pn_is_unprintable(uint32_t c); /* as repr sees it */
 bool pn_is_space(uint32_t c); /* as str.strip and str.split see it */
 /* Offset of the first byte that is not UTF-8, or len. Surrogates and overlong forms are not. */
 size_t pn_utf8_valid(const char *s, size_t len);

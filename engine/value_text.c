@@ -236,13 +236,13 @@ static bool put_number(struct pn_out *t, struct pn_value v, uint8_t mark) {
 }
 
 /* What repr shows as \x, \u or \U: what is neither a visible character nor a plain space. */
-static bool is_unprintable(uint32_t c) {
+bool pn_is_unprintable(uint32_t c) {
     if (c < 0x7F) return c < 0x20;
     enum fo_ucat cat = fo_unicode_category(c);
     return cat <= FO_UC_CS || cat >= FO_UC_ZL;
 }
 
-static void put_str_repr(struct pn_out *t, struct pn_value v, uint8_t mark) {
+static void put_str_repr(struct pn_out *t, struct pn_value v, uint8_t mark, bool ascii) {
     const char *s = v.s->s;
     size_t len = v.s->len;
     char quote = len && memchr(s, '\'', len) && !memchr(s, '"', len) ? '"' : '\'';
@@ -256,7 +256,7 @@ static void put_str_repr(struct pn_out *t, struct pn_value v, uint8_t mark) {
         } else if (c == (unsigned char)quote) {
             pn_out_put(t, "\\", 1, by);
             pn_out_put(t, &quote, 1, by);
-        } else if (is_unprintable(c)) {
+        } else if (pn_is_unprintable(c) || (ascii && c >= 0x80)) {
             char b[12];
             pn_out_put(t, b, (size_t)snprintf(b, sizeof b, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", c), by);
         } else {
@@ -266,12 +266,20 @@ static void put_str_repr(struct pn_out *t, struct pn_value v, uint8_t mark) {
     pn_out_put(t, &quote, 1, mark);
 }
 
-static void put_repr(struct pn_out *t, struct pn_value v, uint8_t mark);
+static void put_repr(struct pn_out *t, struct pn_value v, uint8_t mark, bool ascii);
 
-static void put_list_repr(struct pn_out *t, struct pn_value v, uint8_t mark) {
+static void put_list_repr(struct pn_out *t, struct pn_value v, uint8_t mark, bool ascii) {
     const struct pn_list *l = v.list;
     if (l->seq == PN_SEQ_ITER) {
         pn_out_puts(t, "<generator object>", mark);
+        return;
+    }
+    if (l->seq == PN_SEQ_RANGE && l->range) {
+        char b[80];
+        int n = snprintf(b, sizeof b, "range(%lld, %lld", (long long)l->range[0], (long long)l->range[1]);
+        if (l->range[2] != 1) n += snprintf(b + n, sizeof b - (size_t)n, ", %lld", (long long)l->range[2]);
+        pn_out_put(t, b, (size_t)n, mark);
+        pn_out_puts(t, ")", mark);
         return;
     }
     bool tuple = l->seq == PN_SEQ_TUPLE || l->seq == PN_SEQ_GROUP;
@@ -283,28 +291,28 @@ static void put_list_repr(struct pn_out *t, struct pn_value v, uint8_t mark) {
     pn_out_puts(t, tuple ? "(" : "[", mark);
     for (size_t i = 0; i < l->n && !t->failed; i++) {
         if (i) pn_out_puts(t, ", ", mark);
-        put_repr(t, l->v[i], mark);
+        put_repr(t, l->v[i], mark, ascii);
     }
     if (tuple && l->n == 1) pn_out_puts(t, ",", mark);
     pn_out_puts(t, tuple ? ")" : "]", mark);
     if (view) pn_out_puts(t, ")", mark);
 }
 
-static void put_repr(struct pn_out *t, struct pn_value v, uint8_t mark) {
+static void put_repr(struct pn_out *t, struct pn_value v, uint8_t mark, bool ascii) {
     if (put_number(t, v, mark)) return;
     switch ((enum pn_value_kind)v.kind) {
     case PN_V_UNDEFINED: pn_out_puts(t, "Undefined", mark); break;
     case PN_V_NULL: pn_out_puts(t, "None", mark); break;
     case PN_V_BOOL: pn_out_puts(t, v.b ? "True" : "False", mark); break;
-    case PN_V_STR: put_str_repr(t, v, mark); break;
-    case PN_V_LIST: put_list_repr(t, v, mark); break;
+    case PN_V_STR: put_str_repr(t, v, mark, ascii); break;
+    case PN_V_LIST: put_list_repr(t, v, mark, ascii); break;
     case PN_V_DICT:
         pn_out_puts(t, "{", mark);
         for (size_t i = 0; i < v.dict->n && !t->failed; i++) {
             if (i) pn_out_puts(t, ", ", mark);
-            put_repr(t, v.dict->k[i], mark);
+            put_repr(t, v.dict->k[i], mark, ascii);
             pn_out_puts(t, ": ", mark);
-            put_repr(t, v.dict->v[i], mark);
+            put_repr(t, v.dict->v[i], mark, ascii);
         }
         pn_out_puts(t, "}", mark);
         break;
@@ -313,7 +321,11 @@ static void put_repr(struct pn_out *t, struct pn_value v, uint8_t mark) {
 }
 
 void pn_out_put_repr(struct pn_out *t, struct pn_value v) {
-    put_repr(t, v, whose(v));
+    put_repr(t, v, whose(v), false);
+}
+
+void pn_out_put_ascii(struct pn_out *t, struct pn_value v) {
+    put_repr(t, v, whose(v), true);
 }
 
 void pn_out_put_value(struct pn_out *t, struct pn_value v) {

@@ -166,7 +166,8 @@ struct pn_result {
 typedef int pn_text_fn(void *ctx, const char *text, size_t len, int32_t token);
 
 /* Generates one answer and returns when it is over. `fn` may be NULL (the numbers alone), `ret` too. PN_ERR_BUDGET, PN_ERR_BUSY and
- * PN_ERR_INVALID come before any text; PN_ERR_INVALID also carries the text of a template's raise_exception. */
+ * PN_ERR_INVALID come before any text; PN_ERR_INVALID also carries the text of a template's raise_exception; what does
+ * not fit in `message` is cut there, and ends in "...". */
 int pn_generate(struct pn_session *s, const struct pn_gen_options *o, pn_text_fn *fn, void *ctx, struct pn_result *ret, struct pn_error *e);
 
 /* The same, pulled. Starts (queues) an answer and returns at once; errors as pn_generate's. Free with pn_gen_free. A gen that nobody

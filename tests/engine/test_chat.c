@@ -12,6 +12,7 @@
 
 #include "engine/chat.h"
 #include "engine/jinja.h"
+#include "engine/value_impl.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "foundry/gguf.h"
@@ -183,6 +184,37 @@ static void what_a_template_raises_is_the_whole_message(void **state) {
     pn_chat_free(c);
 }
 
+/* An error has room for a line; who asks gets the text as it is, up to a stated length, and a cut shows. */
+static void a_long_text_that_a_template_raises_is_whole_up_to_its_limit_and_never_cut_silently(void **state) {
+    (void)state;
+    static const struct {
+        const char *text;
+        size_t n;
+        bool cut;
+    } cases[] = {
+        { "{{ raise_exception('first line\n' ~ 'é' * 1000) }}", 11 + 2000, false },
+        { "{{ raise_exception('a' * 4096) }}", PN_RAISED_BYTES, false },
+        { "{{ raise_exception('a' * 4097) }}", PN_RAISED_BYTES, true },
+        { "{{ raise_exception('é' * 100000) }}", PN_RAISED_BYTES - 1, true },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pn_chat *c = open_text(cases[i].text);
+        struct fo_buf raised;
+        struct pn_render r;
+        struct fo_err e;
+        fo_buf_init(&raised, PN_RAISED_BYTES);
+        const struct pn_chat_input in = { .messages_json = "[]", .raised = &raised };
+        assert_int_equal(pn_chat_render(c, &in, &r, &e), FO_EINVAL);
+        assert_int_equal(raised.len, cases[i].n);
+        assert_int_equal(pn_utf8_valid(raised.data, raised.len), raised.len);
+        assert_int_equal(strcmp(raised.data + raised.len - 3, "...") == 0, cases[i].cut);
+        assert_string_equal(e.msg + strlen(e.msg) - 3, "...");
+        if (i == 0) assert_memory_equal(raised.data, "first line\n\xC3\xA9", 13);
+        fo_buf_done(&raised);
+        pn_chat_free(c);
+    }
+}
+
 static void a_template_that_does_not_parse_opens_and_says_so_at_every_use(void **state) {
     (void)state;
     struct pn_chat *c = open_text("{% for m in messages %}{{ m.content }}");
@@ -352,6 +384,7 @@ int main(void) {
         cmocka_unit_test(a_template_sees_the_usual_variables),
         cmocka_unit_test(bos_is_the_templates_and_extra_variables_are_a_users),
         cmocka_unit_test(what_a_template_raises_is_the_whole_message),
+        cmocka_unit_test(a_long_text_that_a_template_raises_is_whole_up_to_its_limit_and_never_cut_silently),
         cmocka_unit_test(a_template_that_does_not_parse_opens_and_says_so_at_every_use),
         cmocka_unit_test(the_files_template_is_used_and_an_override_wins),
         cmocka_unit_test(a_model_without_a_template_gets_chatml_where_its_tokens_exist),

@@ -51,7 +51,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     all = *v;
     if (cut && pn_value_from_json(&r, (const char *)cut + 1, size - len - 1, &x, &e) == 0 && pn_dict_with(&r, *v, "x", *x, &all, &e))
         abort();
-    if (pn_jinja_render(j, &r, &all, &limits, &out, &e) == 0) {
+    if (pn_jinja_render(j, &r, &all, &limits, NULL, &out, &e) == 0) {
         check(&out, !may_make_it(data, len));
         pn_render_done(&out);
     } else if (e.code == FO_OK || e.msg[0] == '\0') {

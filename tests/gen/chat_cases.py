@@ -39,13 +39,12 @@ def environment():
     return env
 
 
-def render(env, template, variables):
+def render(env, template, variables, why=False):
     try:
         return {"output": env.from_string(template).render(**variables)}
-    except jinja2.exceptions.TemplateError as e:
-        return {"error": True, "raised": str(e)} if type(e) is jinja2.exceptions.TemplateError else {"error": True}
-    except Exception:
-        return {"error": True}
+    except Exception as e:
+        raised = {"raised": str(e)} if type(e) is jinja2.exceptions.TemplateError else {}
+        return {"error": True, **raised, **({"why": f"{type(e).__name__}: {e}"} if why else {})}
 
 
 def rows(name):
@@ -59,20 +58,25 @@ def write(name, items):
             f.write(json.dumps(item, ensure_ascii=False) + "\n")
 
 
-env = environment()
-with open(os.path.join(HERE, "vars.json"), encoding="utf-8") as f:
-    variables = json.load(f)
-variables.pop("jinja2", None)
-write("language.jsonl", [{"template": r["template"], **render(env, r["template"], variables)} for r in rows("language.jsonl")])
-with open(os.path.join(HERE, "vars.json"), "w", encoding="utf-8") as f:
-    json.dump({"jinja2": jinja2.__version__, **variables}, f, ensure_ascii=False, indent=1)
-    f.write("\n")
-out = []
-for path in sorted(glob.glob(os.path.join(HERE, "*.jinja"))):
-    with open(path, encoding="utf-8", newline="") as f:
-        template = f.read()
-    for c in rows("conversations.jsonl"):
-        given = {"messages": c["messages"], "tools": c.get("tools"), "documents": None, "bos_token": "<s>", "eos_token": "</s>",
-                 "add_generation_prompt": c.get("add_generation_prompt", True), **c.get("extra", {})}
-        out.append({"template": os.path.basename(path), "conversation": c["id"], **render(env, template, given)})
-write("renders.jsonl", out)
+def main():
+    env = environment()
+    with open(os.path.join(HERE, "vars.json"), encoding="utf-8") as f:
+        variables = json.load(f)
+    variables.pop("jinja2", None)
+    write("language.jsonl", [{"template": r["template"], **render(env, r["template"], variables)} for r in rows("language.jsonl")])
+    with open(os.path.join(HERE, "vars.json"), "w", encoding="utf-8") as f:
+        json.dump({"jinja2": jinja2.__version__, **variables}, f, ensure_ascii=False, indent=1)
+        f.write("\n")
+    out = []
+    for path in sorted(glob.glob(os.path.join(HERE, "*.jinja"))):
+        with open(path, encoding="utf-8", newline="") as f:
+            template = f.read()
+        for c in rows("conversations.jsonl"):
+            given = {"messages": c["messages"], "tools": c.get("tools"), "documents": None, "bos_token": "<s>", "eos_token": "</s>",
+                     "add_generation_prompt": c.get("add_generation_prompt", True), **c.get("extra", {})}
+            out.append({"template": os.path.basename(path), "conversation": c["id"], **render(env, template, given)})
+    write("renders.jsonl", out)
+
+
+if __name__ == "__main__":
+    main()
