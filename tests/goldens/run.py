@@ -31,7 +31,6 @@ LEFT_OUT = [
     (re.compile(r'architecture "([^"]+)" is not one that this build serves'), r"architecture \1"),
     (re.compile(r"(\w+)\.expert_count is \d+, which this build does not serve"), r"mixture of experts (\1.expert_count)"),
     (re.compile(r"the pre-tokenizer '([^']+)' \(tokenizer.ggml.pre\) is not known"), r"pre-tokenizer \1"),
-    (re.compile(r"(?:not a regular file|Is a directory)$"), "model directories"),
     (re.compile(r"the tokenizer model '([^']+)' \(tokenizer.ggml.model\) is not known"), r"tokenizer \1"),
 ]
 
@@ -102,8 +101,10 @@ class Runner:
         ids = prompt + greedy[:-1]
         out = os.path.join(self.work, re.sub(r"\W", "_", label + entry["logits"]))
         args = ["logits", "--model", path, "--tokens", ",".join(map(str, ids)), "--out", out]
-        if "n_ctx" in entry:  # which rope factors are chosen depends on it
-            args += ["--ctx-cap", str(entry["n_ctx"])]
+        # Which rope factors are chosen depends on the context; an entry without one has that of the others with its reference.
+        n_ctx = [e["n_ctx"] for e in (entry, *golden["entries"]) if "n_ctx" in e and e["logits"] == entry["logits"]]
+        if n_ctx:
+            args += ["--ctx-cap", str(n_ctx[0])]
         rc, _, err = self.pantheon(*args, *(["--exact"] if exact else ["--isa", isa] if isa else []))
         if rc != 0:
             return self.verdict(label, rc, err)
