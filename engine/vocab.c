@@ -2,24 +2,42 @@
 #include "engine/vocab.h"
 
 #include <stdlib.h>
+#include <sys/stat.h>
 
 #include "engine/chat.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "foundry/gguf.h"
+#include "foundry/gguf_write.h"
+#include "foundry/hf_tokenizer.h"
 #include "foundry/model_file.h"
 #include "foundry/tok.h"
 
+enum { MAX_METADATA_BYTES = 256 << 20 }; /* of a tokenizer; a tokenizer.json has 64 MiB at most */
+
 struct pn_vocab {
+    struct fo_buf made; /* the metadata of a directory, as a GGUF */
     struct fo_gguf *gguf;
     struct fo_tok *tok;
     struct pn_chat *chat;
 };
 
+/* The tokenizer.json of a HuggingFace directory; nothing else of it has to be there. */
+static int open_dir(struct pn_vocab *v, const char *path, struct fo_err *e) {
+    struct fo_gguf_writer w;
+    fo_gguf_writer_init(&w, MAX_METADATA_BYTES);
+    int rc = fo_hf_tokenizer(path, &w, e);
+    if (!rc) rc = fo_gguf_header(&w, FO_GGUF_VERSION, FO_GGUF_ALIGNMENT, &v->made, e);
+    fo_gguf_writer_done(&w);
+    return rc ? rc : fo_gguf_parse(v->made.data, v->made.len, path, &v->gguf, e);
+}
+
 int pn_vocab_open(const char *path, struct pn_vocab **ret, struct fo_err *e) {
     struct pn_vocab *v = calloc(1, sizeof *v);
+    struct stat st;
     if (!v) return fo_fail(e, FO_ENOMEM, "%s: no memory", path);
-    int rc = fo_model_open(path, &v->gguf, e);
+    fo_buf_init(&v->made, MAX_METADATA_BYTES);
+    int rc = stat(path, &st) == 0 && S_ISDIR(st.st_mode) ? open_dir(v, path, e) : fo_model_open(path, &v->gguf, e);
     if (!rc && (rc = fo_tok_open(v->gguf, &v->tok, e))) fo_wrap(e, "%s", path);
     if (!rc) rc = pn_chat_open(v->gguf, v->tok, NULL, &v->chat, e);
     if (rc) {
@@ -35,6 +53,7 @@ void pn_vocab_free(struct pn_vocab *v) {
     pn_chat_free(v->chat);
     fo_tok_free(v->tok);
     fo_gguf_close(v->gguf);
+    fo_buf_done(&v->made);
     free(v);
 }
 

@@ -11,7 +11,8 @@ struct fo_err;
 struct pn_chat;
 struct pn_vocab;
 
-/* Opens a model file's tokenizer and chat template; it may hold no weights at all. Errors as fo_model_open and fo_tok_open. */
+/* Opens the tokenizer and chat template of a model file (which may hold no weights at all) or of a directory with a tokenizer.json.
+ * Errors as fo_model_open, fo_hf_tokenizer and fo_tok_open. */
 int pn_vocab_open(const char *path, struct pn_vocab **ret, struct fo_err *e);
 void pn_vocab_free(struct pn_vocab *v); /* NULL is allowed */
 

@@ -162,8 +162,22 @@ static int read_id(const struct fo_tok *t, const struct fo_gguf *g, const char *
     return 0;
 }
 
-static int read_flag(const struct fo_gguf *g, const char *key, bool *ret, struct fo_err *e) {
+int fo_tok_read_flag(const struct fo_gguf *g, const char *key, bool *ret, struct fo_err *e) {
     return fo_gguf_find(g, key) ? fo_gguf_get_bool(g, key, ret, e) : 0;
+}
+
+/* Sets a flag on the tokens that an array names; the array may be absent. */
+static int mark_ids(struct fo_tok *t, const struct fo_gguf *g, const char *key, uint8_t flag, struct fo_err *e) {
+    const struct fo_gguf_kv *kv = fo_gguf_find(g, key);
+    if (kv && (kv->type != FO_GGUF_ARRAY || kv->elem == FO_GGUF_STRING || kv->elem == FO_GGUF_ARRAY)) {
+        return fo_fail(e, FO_EFORMAT, "%s is not an array of numbers", key);
+    }
+    for (uint64_t i = 0; kv && i < kv->n; i++) {
+        int64_t id = fo_gguf_array_i64(kv, i);
+        if (id < 0 || id >= t->n) return fo_fail(e, FO_EFORMAT, "%s names token %lld, but there are %u tokens", key, (long long)id, t->n);
+        t->entry[id].flags |= flag;
+    }
+    return 0;
 }
 
 /* End tokens: those that keys name, and added tokens with a well-known name. An added token with such a name is a control token
@@ -177,6 +191,7 @@ static int open_ends(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e
         if ((rc = read_id(t, g, keys[i], &id, e))) return rc;
         if (id >= 0) t->entry[id].flags |= FO_TF_END;
     }
+    if ((rc = mark_ids(t, g, "tokenizer.pantheon.end_token_ids", FO_TF_END, e))) return rc;
     /* Where a turn ends in <|return|> or <|call|> (or <|flush|>, <|calls|>), <|end|> only separates its messages. */
     bool harmony = (fo_tok_find(t, "<|return|>", 10) >= 0 && fo_tok_find(t, "<|call|>", 8) >= 0) ||
                    (fo_tok_find(t, "<|flush|>", 9) >= 0 && fo_tok_find(t, "<|calls|>", 9) >= 0);
@@ -191,12 +206,16 @@ static int open_ends(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e
 }
 
 /* Phi-3's special tokens swallow the white space behind them, but for three. GGUF does not say so; the model's name does. */
-static void open_rstrip(struct fo_tok *t, const struct fo_gguf *g) {
+static int open_strip(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e) {
     static const char *const keep[] = { "<unk>", "<s>", "<|endoftext|>" };
     struct fo_err ignored;
     struct fo_str name;
     bool phi3 = false;
-    if (fo_gguf_get_str(g, "general.name", &name, &ignored)) return;
+    if (fo_gguf_find(g, "tokenizer.pantheon.rstrip_token_ids")) {
+        int rc = mark_ids(t, g, "tokenizer.pantheon.lstrip_token_ids", FO_TF_LSTRIP, e);
+        return rc ? rc : mark_ids(t, g, "tokenizer.pantheon.rstrip_token_ids", FO_TF_RSTRIP, e);
+    }
+    if (fo_gguf_get_str(g, "general.name", &name, &ignored)) return 0;
     for (size_t i = 0; i + 4 <= name.len; i++) {
         phi3 = phi3 || !strncasecmp(name.s + i, "phi3", 4) || (i + 5 <= name.len && !strncasecmp(name.s + i, "phi-3", 5));
     }
@@ -207,6 +226,7 @@ static void open_rstrip(struct fo_tok *t, const struct fo_gguf *g) {
             if (en->len == strlen(keep[k]) && !memcmp(en->s, keep[k], en->len)) en->flags &= (uint8_t)~FO_TF_RSTRIP;
         }
     }
+    return 0;
 }
 
 static int open_all(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e) {
@@ -229,11 +249,10 @@ static int open_all(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e)
     t->add_bos = t->algo->add_bos;
     if ((rc = read_id(t, g, "tokenizer.ggml.bos_token_id", &t->bos, e)) || (rc = read_id(t, g, "tokenizer.ggml.eos_token_id", &t->eos, e)) ||
         (rc = read_id(t, g, "tokenizer.ggml.unknown_token_id", &t->unk, e)) || (rc = open_ends(t, g, e)) ||
-        (rc = t->algo->open(t, g, e)) || (rc = read_flag(g, "tokenizer.ggml.add_bos_token", &t->add_bos, e)) ||
-        (rc = read_flag(g, "tokenizer.ggml.add_eos_token", &t->add_eos, e)) || (rc = open_special(t, e))) {
+        (rc = t->algo->open(t, g, e)) || (rc = fo_tok_read_flag(g, "tokenizer.ggml.add_bos_token", &t->add_bos, e)) ||
+        (rc = fo_tok_read_flag(g, "tokenizer.ggml.add_eos_token", &t->add_eos, e)) || (rc = open_special(t, e)) || (rc = open_strip(t, g, e))) {
         return rc;
     }
-    open_rstrip(t, g);
     t->add_bos = t->add_bos && t->bos >= 0;
     t->add_eos = t->add_eos && t->eos >= 0;
     return 0;
@@ -363,8 +382,22 @@ static int32_t special_at(const struct fo_tok *t, const char *s, const uint8_t *
     return best;
 }
 
-static bool is_ascii_space(char c) {
-    return c == ' ' || (c >= '\t' && c <= '\r');
+/* How many bytes of white space s[0..n) starts with, or ends with. */
+static size_t spaces_at(const char *s, size_t n) {
+    size_t at = 0, len;
+    while (at < n && fo_unicode_is_space(fo_utf8_next(s + at, n - at, &len))) at += len;
+    return at;
+}
+
+static size_t spaces_before(const char *s, size_t n) {
+    size_t end = n, len;
+    while (end) {
+        size_t start = end - 1;
+        while (start && end - start < 4 && ((uint8_t)s[start] & 0xC0) == 0x80) start--;
+        if (!fo_unicode_is_space(fo_utf8_next(s + start, end - start, &len)) || start + len != end) break;
+        end = start;
+    }
+    return n - end;
 }
 
 static int encode_parts(const struct fo_tok *t, struct fo_tok_work *w, const char *s, const uint8_t *user, size_t n, unsigned flags) {
@@ -377,12 +410,15 @@ static int encode_parts(const struct fo_tok *t, struct fo_tok_work *w, const cha
             at++;
             continue;
         }
-        if (from < at) rc = t->algo->encode(t, w, s + from, at - from);
+        size_t end = at - (t->entry[id].flags & FO_TF_LSTRIP ? spaces_before(s + from, at - from) : 0);
+        w->first = !from;
+        if (from < end) rc = t->algo->encode(t, w, s + from, end - from);
         if (!rc) rc = fo_tok_push(w, id);
         at += t->entry[id].len;
-        while ((t->entry[id].flags & FO_TF_RSTRIP) && at < n && is_ascii_space(s[at])) at++;
+        if (t->entry[id].flags & FO_TF_RSTRIP) at += spaces_at(s + at, n - at);
         from = at;
     }
+    w->first = !from;
     return rc || from == n ? rc : t->algo->encode(t, w, s + from, n - from);
 }
 
@@ -443,6 +479,11 @@ int fo_tok_encode(const struct fo_tok *t, const char *text, size_t len, const ui
     free(marks);
     free(w.seen);
     fo_merge_done(&w);
+    for (struct fo_tok_copy *copy; (copy = w.copies);) {
+        w.copies = copy->next;
+        free(copy->s);
+        free(copy);
+    }
     free(w.text);
     if (rc) free(w.ids);
     else *ret = (struct fo_tok_ids){ w.ids, w.n };

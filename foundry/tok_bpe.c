@@ -1,23 +1,26 @@
 /* Byte-level BPE (tokenizer.ggml.model "gpt2"): a pre-tokenizer rule cuts the text into words; a word starts as its bytes, each
  * of which has a token, and the merges of the file join them (tok_merge.h).
  *
+ * What HuggingFace directories say beyond that (their own expressions, normalisation) is in metadata named tokenizer.pantheon.*.
+ *
  * Token texts in the file are not raw: every byte is written as a printable character, itself where it is one (0x21..0x7E,
  * 0xA1..0xAC, 0xAE..0xFF) and else the next one from U+0100 on, so a space is U+0120. */
 #include "foundry/tok_int.h"
 
 #include <stdlib.h>
 
+#include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "foundry/tok_merge.h"
 #include "foundry/tok_pre.h"
 #include "foundry/unicode.h"
+#include "foundry/unicode_nfc.h"
 
 static bool is_printed(unsigned byte) {
     return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || byte >= 0xAE;
 }
 
-/* The character that stands for a byte; all are below U+0144. */
-static uint32_t char_of_byte(unsigned byte) {
+uint32_t fo_tok_byte_char(unsigned byte) {
     if (is_printed(byte)) return byte;
     uint32_t cp = 0x100;
     for (unsigned b = 0; b < byte; b++) cp += !is_printed(b);
@@ -54,19 +57,12 @@ static void bpe_piece(const struct fo_tok_entry *en, void (*put)(void *ctx, uint
 
 /* --- merging --------------------------------------------------------------------------------- */
 
-static const struct fo_tok_pair *pair_find(const struct fo_tok *t, uint32_t a, uint32_t b) {
-    for (size_t i = fo_tok_mix((uint64_t)a << 32 | b, t->seed) & t->pair_mask;; i = (i + 1) & t->pair_mask) {
-        const struct fo_tok_pair *p = &t->pair[i];
-        if ((p->a == a && p->b == b) || p->a == UINT32_MAX) return p;
-    }
-}
-
 /* A symbol is an id, or NO_TOKEN for a byte without one. */
 #define NO_TOKEN (UINT32_MAX - 1)
 
 static inline uint32_t bpe_pair(const struct fo_tok *t, uint32_t a, uint32_t b, const char *s, size_t n, uint32_t *ret_made) {
     (void)s, (void)n;
-    const struct fo_tok_pair *p = pair_find(t, a, b);
+    const struct fo_tok_pair *p = fo_tok_pair_find(t, a, b);
     *ret_made = p->id;
     return p->a == UINT32_MAX ? FO_MERGE_NONE : p->rank;
 }
@@ -80,7 +76,7 @@ static int32_t whole_word(const struct fo_tok *t, const char *s, size_t n) {
     char text[2 * 256];
     size_t len = 0;
     if (n > t->max_len || n > sizeof text / 2) return -1;
-    for (size_t i = 0; i < n; i++) len += put_char(text + len, char_of_byte((uint8_t)s[i]));
+    for (size_t i = 0; i < n; i++) len += put_char(text + len, fo_tok_byte_char((uint8_t)s[i]));
     int32_t id = fo_tok_find(t, text, len);
     return id >= 0 && fo_tok_is_mergeable(&t->entry[id]) ? id : -1;
 }
@@ -129,52 +125,67 @@ static int encode_word(void *ctx, const char *s, size_t n) {
     return rc;
 }
 
+/* A copy of the text as the merges want it: normalised, with a space in front. */
+static int bpe_prepare(struct fo_tok_work *w, bool normalize, bool space, const char **s, size_t *n) {
+    struct fo_tok_copy *copy = malloc(sizeof *copy);
+    struct fo_buf out;
+    if (!copy) return fo_fail(w->e, FO_ENOMEM, "no memory for %zu bytes of text", *n);
+    fo_buf_init(&out, 3 * *n + 1);
+    if (space) fo_buf_putc(&out, ' ');
+    int rc = normalize ? fo_nfc(*s, *n, &out, w->e) : 0;
+    if (!normalize && !fo_buf_append(&out, *s, *n)) rc = fo_fail(w->e, FO_ENOMEM, "no memory for %zu bytes of text", *n);
+    if (rc) {
+        fo_buf_done(&out);
+        free(copy);
+        return rc;
+    }
+    *n = out.len;
+    *s = copy->s = fo_buf_steal(&out);
+    copy->next = w->copies;
+    w->copies = copy;
+    return 0;
+}
+
 static int bpe_encode(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
-    return fo_pre_split(t->pre, s, n, encode_word, w, NULL);
+    bool normalize = t->nfc && !fo_nfc_is_certain(s, n), space = t->spaced && *s != ' ';
+    size_t read;
+    int rc = normalize || space ? bpe_prepare(w, normalize, space, &s, &n) : 0;
+    if (rc) return rc;
+    w->e->code = FO_OK;
+    rc = fo_pre_split(t->pre, s, n, encode_word, w, &read);
+    if (rc == FO_ELIMIT && !w->e->code) return fo_fail(w->e, rc, "the model's pre-tokenizer reads %zu bytes of text more than 64 times", n);
+    return rc;
 }
 
 /* --- open ------------------------------------------------------------------------------------ */
 
-/* Merges that name no token, or make one that text must not become, are left out: nothing could come of them. */
-static int open_merges(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e) {
-    const struct fo_gguf_kv *kv = fo_gguf_find(g, "tokenizer.ggml.merges");
-    if (!kv || kv->type != FO_GGUF_ARRAY || kv->elem != FO_GGUF_STRING) {
-        return fo_fail(e, FO_EFORMAT, "tokenizer.ggml.merges is missing or not an array of strings");
-    }
-    if (kv->n >= INT32_MAX) return fo_fail(e, FO_EFORMAT, "tokenizer.ggml.merges has too many entries");
-    size_t size = 16, need = (size_t)kv->n + (size_t)kv->n / 2;
-    while (size < need) size *= 2;
-    t->pair = malloc(size * sizeof *t->pair);
-    if (!t->pair) return fo_fail(e, FO_ENOMEM, "no memory for the tokenizer's merges");
-    memset(t->pair, 0xFF, size * sizeof *t->pair);
-    t->pair_mask = size - 1;
-    t->n_ranks = (size_t)kv->n;
+/* Passes that the file brings along: an array of strings, each flags (d = FO_PASS_DROP, b = FO_PASS_BYTES), a colon, an expression. */
+static int open_split(struct fo_tok *t, const struct fo_gguf_kv *kv, struct fo_err *e) {
+    struct fo_pre_pass pass[FO_PRE_MAX_PASSES];
     uint64_t at = 0;
-    struct fo_str m;
-    char joined[1024];
-    for (uint32_t rank = 0; fo_gguf_array_str(kv, &at, &m); rank++) {
-        const char *gap = m.len > 2 ? memchr(m.s + 1, ' ', m.len - 1) : NULL;
-        if (!gap || m.len - 1 > sizeof joined) continue;
-        size_t left = (size_t)(gap - m.s), right = m.len - left - 1;
-        memcpy(joined, m.s, left);
-        memcpy(joined + left, gap + 1, right);
-        int32_t a = fo_tok_find(t, m.s, left), b = fo_tok_find(t, gap + 1, right), id = fo_tok_find(t, joined, left + right);
-        if (a < 0 || b < 0 || id < 0 || !fo_tok_is_mergeable(&t->entry[id])) continue;
-        /* Broken UTF-8 could count fewer characters joined than apart; a merge must cover exactly what its parts cover. */
-        if (!t->entry[id].n_sym || t->entry[a].n_sym + t->entry[b].n_sym != t->entry[id].n_sym) continue;
-        struct fo_tok_pair *p = (struct fo_tok_pair *)pair_find(t, (uint32_t)a, (uint32_t)b);
-        if (p->a == UINT32_MAX) *p = (struct fo_tok_pair){ (uint32_t)a, (uint32_t)b, rank, (uint32_t)id };
+    size_t n = 0;
+    if (kv->type != FO_GGUF_ARRAY || (kv->n && kv->elem != FO_GGUF_STRING)) return fo_fail(e, FO_EFORMAT, "tokenizer.pantheon.split is not an array of strings");
+    for (struct fo_str s; fo_gguf_array_str(kv, &at, &s); n++) {
+        const char *colon = memchr(s.s, ':', s.len < 3 ? s.len : 3);
+        if (n == FO_PRE_MAX_PASSES || !colon) return fo_fail(e, FO_EFORMAT, "tokenizer.pantheon.split: string %zu has no flags or is one too many", n);
+        pass[n] = (struct fo_pre_pass){ .re = colon + 1, .len = s.len - (size_t)(colon + 1 - s.s) };
+        for (const char *c = s.s; c < colon; c++) pass[n].flags |= *c == 'd' ? FO_PASS_DROP : *c == 'b' ? FO_PASS_BYTES : 0u;
     }
-    return 0;
+    return fo_pre_open_passes(pass, n, &t->pre, e);
 }
 
 static int bpe_open(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e) {
+    const struct fo_gguf_kv *split = fo_gguf_find(g, "tokenizer.pantheon.split");
     struct fo_str pre = { "default", 7 };
-    unsigned flags;
+    unsigned flags = 0;
     int rc;
-    if (fo_gguf_find(g, "tokenizer.ggml.pre") && (rc = fo_gguf_get_str(g, "tokenizer.ggml.pre", &pre, e))) return rc;
-    if ((rc = fo_pre_open(pre.s, pre.len, &t->pre, &flags, e))) return rc;
+    if (!split && fo_gguf_find(g, "tokenizer.ggml.pre") && (rc = fo_gguf_get_str(g, "tokenizer.ggml.pre", &pre, e))) return rc;
+    if ((rc = split ? open_split(t, split, e) : fo_pre_open(pre.s, pre.len, &t->pre, &flags, e))) return rc;
     t->whole_words = flags & FO_PRE_WHOLE_WORDS;
+    if ((rc = fo_tok_read_flag(g, "tokenizer.pantheon.ignore_merges", &t->whole_words, e)) ||
+        (rc = fo_tok_read_flag(g, "tokenizer.pantheon.nfc", &t->nfc, e)) || (rc = fo_tok_read_flag(g, "tokenizer.pantheon.spaced", &t->spaced, e))) {
+        return rc;
+    }
     t->add_bos = flags & FO_PRE_ADD_BOS;
     for (uint32_t i = 0; i < t->n; i++) {
         struct fo_tok_entry *en = &t->entry[i];
@@ -186,12 +197,12 @@ static int bpe_open(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e)
     unsigned n_bytes = 0;
     for (unsigned b = 0; b < 256; b++) {
         char text[2];
-        int32_t id = fo_tok_find(t, text, put_char(text, char_of_byte(b)));
+        int32_t id = fo_tok_find(t, text, put_char(text, fo_tok_byte_char(b)));
         if (id >= 0 && fo_tok_is_mergeable(&t->entry[id])) t->byte_id[b] = id, n_bytes++;
     }
     if (!n_bytes) return fo_fail(e, FO_EFORMAT, "tokenizer.ggml.tokens has no token for any byte");
     t->lossy = n_bytes < 256;
-    return open_merges(t, g, e);
+    return fo_tok_open_merges(t, g, e);
 }
 
 const struct fo_tok_algo fo_tok_bpe = {

@@ -12,12 +12,16 @@ struct fo_pre;
 /* Token types as GGUF numbers them. */
 enum { FO_TT_UNDEFINED, FO_TT_NORMAL, FO_TT_UNKNOWN, FO_TT_CONTROL, FO_TT_USER, FO_TT_UNUSED, FO_TT_BYTE };
 
-enum { FO_TF_END = 1, FO_TF_RSTRIP = 2 };
+enum { FO_TF_END = 1, FO_TF_RSTRIP = 2, FO_TF_LSTRIP = 4 }; /* STRIP: swallows the white space on that side */
+
+/* When SPM puts a space in front of a piece of text. */
+enum { FO_PREFIX_NONE, FO_PREFIX_ALL, FO_PREFIX_MISSING, FO_PREFIX_FIRST }; /* MISSING: where it starts with none; FIRST: so, at the start */
+
 
 struct fo_tok_entry {
     const char *s; /* in the map */
     uint32_t len;
-    uint16_t n_sym; /* byte-level BPE: bytes of text it stands for, 0 = more than a merge may make */
+    uint16_t n_sym; /* with merges: bytes of text it stands for, 0 = more than a merge may make */
     uint8_t type;
     uint8_t flags;
 };
@@ -34,6 +38,12 @@ struct fo_tok_pair {
     uint32_t rank, id;
 };
 
+/* Text that was changed before it was encoded: kept to the end of the call, since words seen earlier are compared with it. */
+struct fo_tok_copy {
+    struct fo_tok_copy *next;
+    char *s;
+};
+
 /* Growing output of one call, with everything the algorithms need to work on. */
 struct fo_tok_work {
     int32_t *ids;
@@ -45,6 +55,8 @@ struct fo_tok_work {
     struct fo_merge_sym *sym; /* [word_size] for words too long for the stack, see tok_merge.h */
     size_t word_size;
     struct fo_merge_queue *queue;
+    struct fo_tok_copy *copies;
+    bool first;       /* the piece being encoded is the start of the input */
     char *text;       /* SPM: the text with its spaces normalised */
     size_t text_len;
     size_t text_size; /* the whole input and one byte: what `text` is to hold at most */
@@ -78,17 +90,20 @@ struct fo_tok {
     uint32_t *special;    /* [n_special] control and user-defined tokens, sorted by text */
     uint32_t n_special;
     uint32_t special_at[257]; /* by first byte: where its tokens start in `special` */
+    struct fo_tok_pair *pair; /* [pair_mask + 1] the merges; NULL = none */
+    size_t pair_mask;
     /* byte-level BPE */
     struct fo_pre *pre;
     bool whole_words;
-    struct fo_tok_pair *pair;
-    size_t pair_mask;
+    bool nfc;    /* text is brought to Unicode form C first */
+    bool spaced; /* every piece starts with a space */
     /* SPM */
     char *plain;            /* the tokens' texts with U+2581 as a space, one after the other */
     uint32_t *plain_at;     /* [n + 1] */
     uint32_t *rank;         /* [n] order of the scores: less = merged earlier */
     struct fo_tok_hash by_plain;
-    bool space_prefix;
+    uint8_t space_prefix; /* FO_PREFIX_* */
+    bool split_spaces;    /* nothing merges across the front of a space */
     bool words; /* no token has a space behind another character: words can be merged one by one */
 };
 
@@ -150,6 +165,24 @@ struct fo_tok_seen {
 
 /* The ids of a word seen before are appended: true in *ret_done. Else *ret_slot is where to note it (NULL = nowhere). */
 int fo_tok_seen_find(struct fo_tok_work *w, const char *s, size_t n, struct fo_tok_seen **ret_slot, bool *ret_done);
+
+/* The merge of two neighbours; its a is UINT32_MAX when there is none. */
+static inline const struct fo_tok_pair *fo_tok_pair_find(const struct fo_tok *t, uint32_t a, uint32_t b) {
+    for (size_t i = fo_tok_mix((uint64_t)a << 32 | b, t->seed) & t->pair_mask;; i = (i + 1) & t->pair_mask) {
+        const struct fo_tok_pair *p = &t->pair[i];
+        if ((p->a == a && p->b == b) || p->a == UINT32_MAX) return p;
+    }
+}
+
+/* Reads tokenizer.ggml.merges into t->pair, once n_sym of all entries stands. Merges that name no token, or make one that text must
+ * not become, are left out: nothing could come of them. */
+int fo_tok_open_merges(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e);
+
+/* The character that stands for a byte in a byte-level vocabulary; all are below U+0144. */
+uint32_t fo_tok_byte_char(unsigned byte);
+
+/* A flag that may be absent; *ret stays then. */
+int fo_tok_read_flag(const struct fo_gguf *g, const char *key, bool *ret, struct fo_err *e);
 
 /* At least this many ids must come out of n more bytes: FO_ELIMIT early, before a hostile word costs memory. */
 int fo_tok_check_room(struct fo_tok_work *w, const char *s, size_t n);

@@ -1,19 +1,21 @@
 /* Pre-tokenizer rules: see tok_pre.h. The expressions are those of the models' own tokenizer.json files, in the passes and under
  * the names that GGUF converters write.
  *
- * A rule is up to six passes. Each pass cuts the pieces of the pass before: every match becomes a piece, and so does what lies
+ * A rule is up to eight passes. Each pass cuts the pieces of the pass before: every match becomes a piece, and so does what lies
  * between matches. Look-ahead ends at the piece. A pass is linear when its expression never reads far and then gives up; the one
  * that would (spaces up to the end of the text) says in `skip` what to pass over when it has. */
 #include "foundry/tok_pre.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "foundry/base/err.h"
+#include "foundry/tok_int.h"
 #include "foundry/tok_re.h"
 
-enum { MAX_PASSES = 6 };
+enum { MAX_PASSES = FO_PRE_MAX_PASSES };
 
 struct pass {
     const char *re;
@@ -185,9 +187,12 @@ static const struct row {
 enum { N_ROWS = sizeof rows / sizeof rows[0] };
 
 struct fo_pre {
-    const struct pass *row;
-    struct fo_re *pass[MAX_PASSES];
+    struct {
+        struct fo_re *re;
+        bool one_line, drop;
+    } pass[MAX_PASSES];
     int n_passes;
+    bool foreign; /* not a row of the table: how often it reads a text is not known */
 };
 
 const char *fo_pre_name(size_t i) {
@@ -202,9 +207,10 @@ int fo_pre_open(const char *name, size_t len, struct fo_pre **ret, unsigned *ret
     }
     struct fo_pre *p = calloc(1, sizeof *p);
     if (!p) return fo_fail(e, FO_ENOMEM, "no memory for a pre-tokenizer");
-    const struct pass *pass = p->row = rules[rows[at].rule];
+    const struct pass *pass = rules[rows[at].rule];
     while (p->n_passes < MAX_PASSES && pass[p->n_passes].re) {
-        int rc = fo_re_compile(pass[p->n_passes].re, pass[p->n_passes].skip, &p->pass[p->n_passes], e);
+        p->pass[p->n_passes].one_line = pass[p->n_passes].one_line;
+        int rc = fo_re_compile(pass[p->n_passes].re, pass[p->n_passes].skip, &p->pass[p->n_passes].re, e);
         if (rc) {
             fo_wrap(e, "pre-tokenizer '%s', pass %d", rows[at].name, p->n_passes + 1);
             fo_pre_free(p);
@@ -217,9 +223,55 @@ int fo_pre_open(const char *name, size_t len, struct fo_pre **ret, unsigned *ret
     return 0;
 }
 
+/* What a rule of the table says may be passed over where this expression does not match. */
+static const char *skip_of(const char *re) {
+    for (int rule = 0; rule < N_RULES; rule++) {
+        for (int i = 0; i < MAX_PASSES && rules[rule][i].re; i++) {
+            if (rules[rule][i].skip && !strcmp(rules[rule][i].re, re)) return rules[rule][i].skip;
+        }
+    }
+    return NULL;
+}
+
+int fo_pre_open_passes(const struct fo_pre_pass *pass, size_t n, struct fo_pre **ret, struct fo_err *e) {
+    if (n > MAX_PASSES) return fo_fail_need(e, FO_EUNSUPPORTED, n, MAX_PASSES, "a pre-tokenizer has %zu passes", n);
+    struct fo_pre *p = calloc(1, sizeof *p);
+    if (!p) return fo_fail(e, FO_ENOMEM, "no memory for a pre-tokenizer");
+    p->foreign = true;
+    for (size_t i = 0; i < n; i++) {
+        char *re = strndup(pass[i].re, pass[i].len);
+        int rc = !re ? fo_fail(e, FO_ENOMEM, "no memory for a pre-tokenizer") : 0;
+        if (!rc) rc = fo_re_compile(re, skip_of(re), &p->pass[i].re, e);
+        free(re);
+        if (rc) {
+            fo_wrap(e, "pre-tokenizer expression '%.*s'", pass[i].len < 200 ? (int)pass[i].len : 200, pass[i].re);
+            fo_pre_free(p);
+            return rc;
+        }
+        p->n_passes++;
+        p->pass[i].drop = pass[i].flags & FO_PASS_DROP;
+        if (pass[i].flags & FO_PASS_BYTES) fo_re_map_bytes(p->pass[i].re, fo_tok_byte_char);
+    }
+    *ret = p;
+    return 0;
+}
+
+const char *fo_pre_recognise(const struct fo_pre_pass *pass, size_t n, bool whole_words) {
+    for (size_t at = 0; at < N_ROWS; at++) {
+        const struct pass *row = rules[rows[at].rule];
+        size_t i = 0;
+        while (i < MAX_PASSES && i < n && row[i].re && !pass[i].flags && strlen(row[i].re) == pass[i].len &&
+               !memcmp(row[i].re, pass[i].re, pass[i].len)) {
+            i++;
+        }
+        if (i && i == n && (i == MAX_PASSES || !row[i].re) && whole_words == ((rows[at].flags & FO_PRE_WHOLE_WORDS) != 0)) return rows[at].name;
+    }
+    return NULL;
+}
+
 void fo_pre_free(struct fo_pre *p) {
     if (!p) return;
-    for (int i = 0; i < MAX_PASSES; i++) fo_re_free(p->pass[i]);
+    for (int i = 0; i < MAX_PASSES; i++) fo_re_free(p->pass[i].re);
     free(p);
 }
 
@@ -227,33 +279,34 @@ struct split {
     const struct fo_pre *p;
     int (*word)(void *ctx, const char *s, size_t n);
     void *ctx;
-    size_t read;
+    size_t read, most; /* bytes looked at; more than `most` are too many */
 };
 
 static int split_pass(struct split *sp, int pass, const char *s, size_t n) {
     if (pass == sp->p->n_passes) return sp->word(sp->ctx, s, n);
-    if (sp->p->row[pass].one_line && (memchr(s, '\n', n) || memchr(s, '\r', n))) return split_pass(sp, pass + 1, s, n);
+    if (sp->p->pass[pass].one_line && (memchr(s, '\n', n) || memchr(s, '\r', n))) return split_pass(sp, pass + 1, s, n);
     size_t from = 0, at = 0; /* s[from..at) is unmatched so far */
     int rc = 0;
     while (at < n && !rc) {
         size_t skip, read;
-        size_t match = fo_re_match(sp->p->pass[pass], s + at, n - at, &skip, &read);
+        size_t match = fo_re_match(sp->p->pass[pass].re, s + at, n - at, &skip, &read);
         sp->read += read;
+        if (sp->read > sp->most) return FO_ELIMIT;
         if (!match) {
             at += skip;
             continue;
         }
-        if (from < at) rc = split_pass(sp, pass + 1, s + from, at - from);
+        if (from < at && !sp->p->pass[pass].drop) rc = split_pass(sp, pass + 1, s + from, at - from);
         if (!rc) rc = split_pass(sp, pass + 1, s + at, match);
         at += match;
         from = at;
     }
-    return rc || from == n ? rc : split_pass(sp, pass + 1, s + from, n - from);
+    return rc || from == n || sp->p->pass[pass].drop ? rc : split_pass(sp, pass + 1, s + from, n - from);
 }
 
 int fo_pre_split(const struct fo_pre *p, const char *s, size_t n, int (*word)(void *ctx, const char *s, size_t n), void *ctx,
                  size_t *ret_read) {
-    struct split sp = { .p = p, .word = word, .ctx = ctx };
+    struct split sp = { .p = p, .word = word, .ctx = ctx, .most = p->foreign ? 65536 + 64 * n : SIZE_MAX };
     int rc = n ? split_pass(&sp, 0, s, n) : 0;
     if (ret_read) *ret_read = sp.read;
     return rc;

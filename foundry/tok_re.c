@@ -20,11 +20,14 @@
 #include "foundry/unicode.h"
 
 enum { MAX_NODES = 512, MAX_INSTS = 4096, MAX_SETS = 64, MAX_STATES = 0x3FFF, MAX_DEPTH = 16, MAX_REPEAT = 512 };
+enum { MAX_WORK = 10000000 }; /* steps of compiling: a tenth of a second. The rules of tok_pre.c need up to 105,006 */
 enum { T_MATCH = 0x8000, T_SKIP = 0x4000, T_STATE = 0x3FFF };
 #define DOMAIN_LAST FO_UNICODE_END /* stands for an invalid byte; negated sets have it */
 
 struct fo_re {
     uint8_t ascii[128];      /* class by byte */
+    uint8_t mapped[256];     /* class by byte, where every byte is matched as a character of its own: */
+    const uint8_t *byte;     /* `mapped` then, else NULL */
     uint16_t page[0x1100];   /* index of the block of 256 code points */
     uint8_t *blocks;         /* [n_blocks, 256] class */
     uint16_t *next;          /* [n_states, n_classes]; state 0 = dead, 1 = start */
@@ -66,9 +69,16 @@ struct build {
     int n_sets;
     uint64_t member[256]; /* by class: bit i = the class is in set i */
     unsigned n_classes;
+    uint64_t work;
     struct fo_re *re;
     struct fo_err *e;
 };
+
+/* The cost of compiling is exponential in hostile expressions: this ends it. */
+static int spend(struct build *b, uint64_t steps) {
+    b->work += steps;
+    return b->work <= MAX_WORK ? 0 : fo_fail(b->e, FO_EUNSUPPORTED, "a pre-tokenizer rule takes too long to compile");
+}
 
 /* --- sets ------------------------------------------------------------------------------------ */
 
@@ -154,7 +164,7 @@ static int set_intern(struct build *b, struct set *s, int *ret) {
     }
     if (b->n_sets == MAX_SETS) {
         free(s->r);
-        return fo_fail(b->e, FO_EINTERNAL, "a pre-tokenizer rule has more than %d classes", MAX_SETS);
+        return fo_fail(b->e, FO_EUNSUPPORTED, "a pre-tokenizer rule has more than %d classes", MAX_SETS);
     }
     b->set[b->n_sets] = *s;
     *ret = b->n_sets++;
@@ -164,7 +174,7 @@ static int set_intern(struct build *b, struct set *s, int *ret) {
 /* --- parse ----------------------------------------------------------------------------------- */
 
 static int syntax(struct build *b) {
-    return fo_fail(b->e, FO_EINTERNAL, "a pre-tokenizer rule is not understood at '%.40s'", b->p);
+    return fo_fail(b->e, FO_EUNSUPPORTED, "a pre-tokenizer rule is not understood at '%.40s'", b->p);
 }
 
 static int node_new(struct build *b, enum node_kind kind, int x, int y, int *ret) {
@@ -181,6 +191,11 @@ static uint32_t next_char(struct build *b) {
     return cp;
 }
 
+/* What \w is: letters, marks, numbers, connectors. */
+#define WORD_MASK                                                                                                          \
+    (1u << FO_UC_LL | 1u << FO_UC_LM | 1u << FO_UC_LO | 1u << FO_UC_LT | 1u << FO_UC_LU | 1u << FO_UC_MC | 1u << FO_UC_ME | \
+     1u << FO_UC_MN | 1u << FO_UC_ND | 1u << FO_UC_NL | 1u << FO_UC_NO | 1u << FO_UC_PC)
+
 /* After "\p" or "\P": {Name}. */
 static int parse_property(struct build *b, struct set *s, bool negate) {
     static const char names[] = "CnCcCfCoCsLlLmLoLtLuMcMeMnNdNlNoPcPdPePfPiPoPsScSkSmSoZlZpZs"; /* as enum fo_ucat */
@@ -191,6 +206,23 @@ static int parse_property(struct build *b, struct set *s, bool negate) {
     if (!mask) return syntax(b);
     b->p += len + 2;
     return set_add_property(b, s, mask, false, negate);
+}
+
+/* After "\\u" or "\\x": four or two digits, or any number of them in braces after x. */
+static int parse_hex(struct build *b, char kind, uint32_t *ret_cp) {
+    bool braces = kind == 'x' && *b->p == '{';
+    int n = 0, most = kind == 'u' ? 4 : braces ? 6 : 2;
+    uint32_t cp = 0;
+    if (braces) b->p++;
+    for (; n < most; n++, b->p++) {
+        char c = *b->p;
+        if (c >= '0' && c <= '9') cp = cp << 4 | (uint32_t)(c - '0');
+        else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f') cp = cp << 4 | (uint32_t)((c | 0x20) - 'a' + 10);
+        else break;
+    }
+    if (!n || (!braces && n < most) || (braces && *b->p++ != '}') || cp >= FO_UNICODE_END) return syntax(b);
+    *ret_cp = cp;
+    return 0;
 }
 
 /* After '\': a class goes into s, a character into *ret_cp (else FO_UNICODE_END). */
@@ -204,7 +236,12 @@ static int parse_escape(struct build *b, struct set *s, uint32_t *ret_cp) {
     case 'P': return parse_property(b, s, c == 'P');
     case 's':
     case 'S': return set_add_property(b, s, 0, true, c == 'S');
-    case 'd': return set_add_property(b, s, 1u << FO_UC_ND, false, false);
+    case 'd':
+    case 'D': return set_add_property(b, s, 1u << FO_UC_ND, false, c == 'D');
+    case 'w':
+    case 'W': return set_add_property(b, s, WORD_MASK, false, c == 'W');
+    case 'x':
+    case 'u': return parse_hex(b, c, ret_cp);
     case 'r': *ret_cp = '\r'; return 0;
     case 'n': *ret_cp = '\n'; return 0;
     case 't': *ret_cp = '\t'; return 0;
@@ -216,14 +253,22 @@ static int parse_escape(struct build *b, struct set *s, uint32_t *ret_cp) {
 
 static int set_add_char(struct build *b, struct set *s, uint32_t cp) {
     int rc = set_add(b, s, cp, cp);
-    bool letter = (cp | 0x20) >= 'a' && (cp | 0x20) <= 'z';
-    if (!rc && b->icase && letter) rc = set_add(b, s, cp ^ 0x20, cp ^ 0x20);
+    uint32_t lower = cp | 0x20, third = lower == 's' ? 0x17F : lower == 'k' ? 0x212A : 0; /* the long s and the Kelvin sign */
+    if (rc || !b->icase || lower < 'a' || lower > 'z') return rc;
+    rc = set_add(b, s, cp ^ 0x20, cp ^ 0x20);
+    return rc || !third ? rc : set_add(b, s, third, third);
+}
+
+static int set_add_range(struct build *b, struct set *s, uint32_t low, uint32_t high) {
+    if (high == FO_UNICODE_END || high < low) return syntax(b);
+    int rc = set_add(b, s, low, high);
+    for (uint32_t cp = low > 'A' ? low : 'A'; b->icase && !rc && cp <= high && cp <= 'z'; cp++) rc = set_add_char(b, s, cp);
     return rc;
 }
 
 /* After '[': up to and with ']'. */
 static int parse_class(struct build *b, struct set *s) {
-    int rc = 0;
+    int rc = ++b->depth > MAX_DEPTH ? syntax(b) : 0;
     bool negate = *b->p == '^';
     if (negate) b->p++;
     for (bool first = true; !rc && (*b->p != ']' || first); first = false) {
@@ -244,6 +289,7 @@ static int parse_class(struct build *b, struct set *s) {
             continue;
         }
         uint32_t low = 0, high;
+        if (*b->p == '[') return syntax(b); /* a union of sets, or [:name:] */
         if (*b->p == '\\') b->p++, rc = parse_escape(b, s, &low);
         else low = next_char(b);
         if (rc || low == FO_UNICODE_END) continue;
@@ -254,10 +300,11 @@ static int parse_class(struct build *b, struct set *s) {
         b->p++;
         if (*b->p == '\\') b->p++, rc = parse_escape(b, s, &high);
         else high = next_char(b);
-        if (!rc) rc = high == FO_UNICODE_END || high < low ? syntax(b) : set_add(b, s, low, high);
+        if (!rc) rc = set_add_range(b, s, low, high);
     }
     if (rc) return rc;
     b->p++;
+    b->depth--;
     set_normalize(s);
     return negate ? set_negate(b, s) : 0;
 }
@@ -269,6 +316,7 @@ static int parse_set(struct build *b, int *ret) {
     int rc = 0;
     if (*b->p == '[') b->p++, rc = parse_class(b, &s);
     else if (*b->p == '\\') b->p++, rc = parse_escape(b, &s, &cp);
+    else if (*b->p == '.') b->p++, rc = (rc = set_add(b, &s, 0, '\n' - 1)) ? rc : set_add(b, &s, '\n' + 1, DOMAIN_LAST);
     else cp = next_char(b);
     if (!rc && cp != FO_UNICODE_END) rc = set_add_char(b, &s, cp);
     if (rc) {
@@ -282,9 +330,15 @@ static int parse_alt(struct build *b, int *ret);
 
 static int parse_atom(struct build *b, int *ret) {
     int set = 0, rc;
-    if (*b->p == '$') {
+    if (*b->p == '$') { /* the end of the text or of a line */
+        struct set line = { 0 };
+        int end = 0, look = 0;
         b->p++;
-        return node_new(b, N_END, 0, 0, ret);
+        if ((rc = set_add(b, &line, '\n', '\n')) || (rc = set_intern(b, &line, &set)) || (rc = node_new(b, N_END, 0, 0, &end)) ||
+            (rc = node_new(b, N_LOOK, set, 0, &look))) {
+            return rc;
+        }
+        return node_new(b, N_ALT, end, look, ret);
     }
     if (b->p[0] == '(' && b->p[1] == '?' && (b->p[2] == '=' || b->p[2] == '!')) {
         bool negate = b->p[2] == '!';
@@ -298,14 +352,15 @@ static int parse_atom(struct build *b, int *ret) {
         bool icase = b->icase;
         if (!strncmp(b->p, "(?i:", 4)) b->icase = true, b->p += 4;
         else if (!strncmp(b->p, "(?:", 3)) b->p += 3;
-        else return syntax(b);
+        else if (b->p[1] == '?') return syntax(b);
+        else b->p++; /* a group that remembers is a group */
         if ((rc = parse_alt(b, ret))) return rc;
         b->icase = icase;
         if (*b->p != ')') return syntax(b);
         b->p++;
         return 0;
     }
-    if (!*b->p || strchr("*+?{", *b->p)) return syntax(b);
+    if (!*b->p || strchr("*+?{^", *b->p)) return syntax(b);
     if ((rc = parse_set(b, &set))) return rc;
     return node_new(b, N_SET, set, 0, ret);
 }
@@ -319,7 +374,7 @@ static int parse_number(struct build *b) {
 
 static int parse_repeat(struct build *b, int *ret) {
     int rc = parse_atom(b, ret);
-    while (!rc && *b->p && strchr("*+?{", *b->p)) {
+    if (!rc && *b->p && strchr("*+?{", *b->p)) {
         char c = *b->p++;
         int least = c == '+', most = c == '?' ? 1 : -1;
         if (c == '{') {
@@ -331,6 +386,7 @@ static int parse_repeat(struct build *b, int *ret) {
         }
         rc = node_new(b, N_REP, *ret, least, ret);
         if (!rc) b->node[*ret].most = most;
+        if (!rc && *b->p && strchr("*+?{", *b->p)) rc = syntax(b); /* lazy or possessive: not what an automaton does */
     }
     return rc;
 }
@@ -361,14 +417,15 @@ static int parse_alt(struct build *b, int *ret) {
 /* --- program --------------------------------------------------------------------------------- */
 
 static int inst_add(struct build *b, enum op op, int x, int y) {
-    if (b->n_insts == MAX_INSTS) return fo_fail(b->e, FO_EINTERNAL, "a pre-tokenizer rule is too long");
+    if (b->n_insts == MAX_INSTS) return fo_fail(b->e, FO_EUNSUPPORTED, "a pre-tokenizer rule is too long");
     b->inst[b->n_insts++] = (struct inst){ op, (uint16_t)x, (uint16_t)y };
     return 0;
 }
 
 static int emit(struct build *b, int at) {
     const struct node *n = &b->node[at];
-    int rc = 0, split, jump;
+    int split, jump, rc = spend(b, 1);
+    if (rc) return rc;
     switch (n->kind) {
     case N_EMPTY: return 0;
     case N_SET: return inst_add(b, I_CHAR, n->a, 0);
@@ -418,13 +475,15 @@ static int by_place(const void *a, const void *b) {
 }
 
 static int class_of(struct build *b, uint64_t member, uint8_t *ret) {
+    int rc = spend(b, b->n_classes / 8);
+    if (rc) return rc;
     for (unsigned i = 0; i < b->n_classes; i++) {
         if (b->member[i] == member) {
             *ret = (uint8_t)i;
             return 0;
         }
     }
-    if (b->n_classes == 254) return fo_fail(b->e, FO_EINTERNAL, "a pre-tokenizer rule tells too many classes apart");
+    if (b->n_classes == 254) return fo_fail(b->e, FO_EUNSUPPORTED, "a pre-tokenizer rule tells too many classes apart");
     b->member[b->n_classes] = member;
     *ret = (uint8_t)b->n_classes++;
     return 0;
@@ -497,6 +556,8 @@ struct states {
 
 /* The state with this list: found or made. */
 static int state_of(struct build *b, struct states *s, const uint16_t *list, size_t n, uint16_t *ret) {
+    int rc = spend(b, n + s->n / 4);
+    if (rc) return rc;
     for (size_t i = 0; i < s->n; i++) {
         size_t have = s->start[i + 1] - s->start[i];
         if (have == n && (!n || !memcmp(s->pool + s->start[i], list, n * sizeof *list))) {
@@ -504,7 +565,7 @@ static int state_of(struct build *b, struct states *s, const uint16_t *list, siz
             return 0;
         }
     }
-    if (s->n == MAX_STATES) return fo_fail(b->e, FO_EINTERNAL, "a pre-tokenizer rule needs too many states");
+    if (s->n == MAX_STATES) return fo_fail(b->e, FO_EUNSUPPORTED, "a pre-tokenizer rule needs too many states");
     if (s->n + 2 > s->size) {
         size_t size = s->size ? s->size * 2 : 64;
         size_t *start = realloc(s->start, size * sizeof *start);
@@ -537,7 +598,7 @@ struct step {
 
 /* Reads one character of class c in state `from`: follows its list in order, collects what survives, notes a match. */
 static int step_state(struct build *b, struct states *s, struct step *t, size_t from, unsigned c, uint16_t *ret) {
-    size_t n = 0;
+    size_t n = 0, steps = 0;
     unsigned match = 0;
     if (++t->turn == 0) {
         memset(t->seen, 0, sizeof t->seen);
@@ -548,7 +609,7 @@ static int step_state(struct build *b, struct states *s, struct step *t, size_t 
     for (size_t i = s->start[from]; i < s->start[from + 1] && !match; i++) {
         size_t depth = 0;
         t->stack[depth++] = s->pool[i];
-        while (depth && !match) {
+        for (; depth && !match; steps++) {
             uint16_t pc = t->stack[--depth];
             const struct inst *in = &b->inst[pc];
             if (t->seen[pc] == t->turn) continue;
@@ -567,7 +628,8 @@ static int step_state(struct build *b, struct states *s, struct step *t, size_t 
         }
     }
     uint16_t to = 0;
-    int rc = state_of(b, s, t->list, n, &to);
+    int rc = spend(b, steps);
+    if (!rc) rc = state_of(b, s, t->list, n, &to);
     if (!rc) *ret = (uint16_t)(to | match);
     return rc;
 }
@@ -632,6 +694,14 @@ void fo_re_free(struct fo_re *re) {
     free(re);
 }
 
+void fo_re_map_bytes(struct fo_re *re, uint32_t (*char_of)(unsigned byte)) {
+    for (unsigned i = 0; i < 256; i++) {
+        uint32_t cp = char_of(i);
+        re->mapped[i] = re->blocks[re->page[cp >> 8] * 256u + (cp & 0xFF)];
+    }
+    re->byte = re->mapped;
+}
+
 size_t fo_re_match(const struct fo_re *re, const char *s, size_t n, size_t *ret_skip, size_t *ret_read) {
     size_t at = 0, match = 0, skip = 0, first = 0;
     unsigned state = 1;
@@ -640,7 +710,10 @@ size_t fo_re_match(const struct fo_re *re, const char *s, size_t n, size_t *ret_
         unsigned c = re->end;
         if (at < n) {
             uint8_t lead = (uint8_t)s[at];
-            if (lead < 0x80) {
+            if (re->byte) {
+                c = re->byte[lead];
+                len = 1;
+            } else if (lead < 0x80) {
                 c = re->ascii[lead];
                 len = 1;
             } else {

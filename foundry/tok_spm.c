@@ -1,5 +1,6 @@
 /* SPM (tokenizer.ggml.model "llama"): BPE over characters whose order of merging is the score of the token a pair makes, with
- * <0x00>..<0xFF> for what no token covers.
+ * <0x00>..<0xFF> for what no token covers. Where the file says so (tokenizer.pantheon.merges: a tokenizer.json has no scores), a list
+ * of merges decides instead, as in byte-level BPE.
  *
  * Texts in the file write a space as U+2581. Here it is the other way round: U+2581 in the input and in the vocabulary becomes a
  * space, so that text only shrinks. A space goes in front of the text, and after every special token, unless the file says not.
@@ -61,6 +62,25 @@ static inline size_t spm_len(const struct fo_tok *t, uint32_t sym) {
     return sym;
 }
 
+/* With merges a symbol is an id, or NO_TOKEN and the length of a character without one. */
+#define NO_TOKEN (UINT32_MAX - 8)
+
+static inline size_t id_len(const struct fo_tok *t, uint32_t sym) {
+    return sym >= NO_TOKEN ? sym - NO_TOKEN : t->plain_at[sym + 1] - t->plain_at[sym];
+}
+
+static inline uint32_t id_pair(const struct fo_tok *t, uint32_t a, uint32_t b, const char *s, size_t n, uint32_t *ret_made) {
+    (void)s, (void)n;
+    const struct fo_tok_pair *p = fo_tok_pair_find(t, a, b);
+    *ret_made = p->id;
+    return p->a == UINT32_MAX ? FO_MERGE_NONE : p->rank;
+}
+
+static uint32_t first_symbol(const struct fo_tok *t, const char *s, size_t n) {
+    int32_t id = t->pair ? find_plain(t, s, n) : -1;
+    return !t->pair ? (uint32_t)n : id >= 0 ? (uint32_t)id : (uint32_t)(NO_TOKEN + n);
+}
+
 static int push_symbol(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
     int32_t id = find_plain(t, s, n);
     int rc = 0;
@@ -87,21 +107,26 @@ static int merge_word(const struct fo_tok *t, struct fo_tok_work *w, const char 
         struct fo_merge_short m = { .n = 0 };
         for (size_t i = 0; i < n; i += len) {
             len = char_len(s + i, n - i);
-            m.sym[m.n] = (uint32_t)len;
+            m.sym[m.n] = first_symbol(t, s + i, len);
             m.at[m.n++] = (uint32_t)i;
         }
         m.at[m.n] = (uint32_t)n;
-        fo_merge_few(t, &m, s, spm_pair);
+        if (t->pair) fo_merge_few(t, &m, s, id_pair);
+        else fo_merge_few(t, &m, s, spm_pair);
         for (unsigned i = 0; i < m.n && !rc; i++) rc = push_symbol(t, w, s + m.at[i], m.at[i + 1] - m.at[i]);
         return rc;
     }
     if ((rc = fo_tok_check_room(w, s, n)) || (rc = fo_merge_room(w, n))) return rc;
     for (size_t i = 0; i < n; i += len) {
         len = char_len(s + i, n - i);
-        w->sym[i].value = w->sym[i + len - 1].value = (uint32_t)len;
+        w->sym[i].value = w->sym[i + len - 1].value = first_symbol(t, s + i, len);
     }
-    fo_merge_many(t, w, s, n, spm_pair, spm_len);
-    for (size_t i = 0; i < n && !rc; i += w->sym[i].value) rc = push_symbol(t, w, s + i, w->sym[i].value);
+    if (t->pair) fo_merge_many(t, w, s, n, id_pair, id_len);
+    else fo_merge_many(t, w, s, n, spm_pair, spm_len);
+    for (size_t i = 0; i < n && !rc; i += len) {
+        len = t->pair ? id_len(t, w->sym[i].value) : w->sym[i].value;
+        rc = push_symbol(t, w, s + i, len);
+    }
     return rc;
 }
 
@@ -123,12 +148,13 @@ static int spm_encode(const struct fo_tok *t, struct fo_tok_work *w, const char 
     size_t len = 0;
     if (!w->text && !(w->text = malloc(w->text_size))) return fo_fail(w->e, FO_ENOMEM, "no memory for %zu bytes of text", w->text_size);
     char *p = w->text + w->text_len;
-    if (t->space_prefix) p[len++] = ' ';
+    bool has = *s == ' ' || (n >= 3 && !memcmp(s, SPACE_MARK, 3)), may = t->space_prefix == FO_PREFIX_MISSING || (t->space_prefix == FO_PREFIX_FIRST && w->first);
+    if (t->space_prefix == FO_PREFIX_ALL || (may && !has)) p[len++] = ' ';
     len += put_plain(p + len, s, n);
     w->text_len += len;
-    if (!t->words) return encode_word(t, w, p, len);
+    if (!t->words && !t->split_spaces) return encode_word(t, w, p, len);
     for (size_t from = 0, at = 1; from < len && !rc; from = at++) {
-        while (at < len && !(p[at] == ' ' && p[at - 1] != ' ')) at++;
+        while (at < len && !(p[at] == ' ' && (t->split_spaces || p[at - 1] != ' '))) at++;
         rc = encode_word(t, w, p + from, at - from);
     }
     return rc;
@@ -176,7 +202,7 @@ static int open_scores(struct fo_tok *t, const struct fo_gguf *g, struct fo_err 
     return 0;
 }
 
-static int open_plain(struct fo_tok *t, struct fo_err *e) {
+static int open_plain(struct fo_tok *t, bool merges, struct fo_err *e) {
     uint64_t total = 0;
     for (uint32_t i = 0; i < t->n; i++) total += t->entry[i].len;
     if (total > UINT32_MAX) return fo_fail(e, FO_EFORMAT, "tokenizer.ggml.tokens: %llu bytes of text", (unsigned long long)total);
@@ -188,12 +214,14 @@ static int open_plain(struct fo_tok *t, struct fo_err *e) {
     t->words = true;
     uint32_t at = 0;
     for (uint32_t i = 0; i < t->n; i++) {
-        const struct fo_tok_entry *en = &t->entry[i];
+        struct fo_tok_entry *en = &t->entry[i];
         t->plain_at[i] = at;
         size_t n = put_plain(t->plain + at, en->s, en->len);
         const char *s = t->plain + at;
         t->plain_at[i + 1] = at += (uint32_t)n;
+        en->n_sym = n <= UINT16_MAX ? (uint16_t)n : 0;
         if (!n || !fo_tok_is_mergeable(en)) continue;
+        if (merges && memchr(en->s, ' ', en->len)) continue; /* text has none when it is merged, only U+2581 */
         if (n > t->max_len) t->max_len = n;
         for (size_t k = 1; k < n; k++) t->words = t->words && !(s[k] == ' ' && s[k - 1] != ' ');
         int32_t have = find_plain(t, s, n);
@@ -206,16 +234,30 @@ static int open_plain(struct fo_tok *t, struct fo_err *e) {
 }
 
 static int spm_open(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e) {
-    int rc = open_scores(t, g, e);
-    if (rc || (rc = open_plain(t, e))) return rc;
+    static const char *const prefixes[] = { "none", "all", "missing", "first" }; /* as FO_PREFIX_* */
+    bool merges = false, prefix = true;
+    int rc = fo_tok_read_flag(g, "tokenizer.pantheon.merges", &merges, e);
+    if (rc || (rc = open_plain(t, merges, e)) || (rc = merges ? fo_tok_open_merges(t, g, e) : open_scores(t, g, e))) return rc;
     for (uint32_t i = 0; i < t->n; i++) {
         const struct fo_tok_entry *en = &t->entry[i];
         int byte = en->type == FO_TT_BYTE ? fo_tok_byte_name(en->s, en->len) : -1;
         if (byte >= 0 && t->byte_id[byte] < 0) t->byte_id[byte] = (int32_t)i;
     }
-    t->space_prefix = true;
-    const char *key = "tokenizer.ggml.add_space_prefix";
-    return fo_gguf_find(g, key) ? fo_gguf_get_bool(g, key, &t->space_prefix, e) : 0;
+    struct fo_str how;
+    if ((rc = fo_tok_read_flag(g, "tokenizer.ggml.add_space_prefix", &prefix, e)) ||
+        (rc = fo_tok_read_flag(g, "tokenizer.pantheon.split_spaces", &t->split_spaces, e))) {
+        return rc;
+    }
+    t->space_prefix = prefix ? FO_PREFIX_ALL : FO_PREFIX_NONE;
+    if (!fo_gguf_find(g, "tokenizer.pantheon.space_prefix")) return 0;
+    if ((rc = fo_gguf_get_str(g, "tokenizer.pantheon.space_prefix", &how, e))) return rc;
+    for (uint8_t i = 0; i < sizeof prefixes / sizeof prefixes[0]; i++) {
+        if (strlen(prefixes[i]) == how.len && !memcmp(prefixes[i], how.s, how.len)) {
+            t->space_prefix = i;
+            return 0;
+        }
+    }
+    return fo_fail(e, FO_EFORMAT, "tokenizer.pantheon.space_prefix is '%.*s'", how.len < 64 ? (int)how.len : 64, how.s);
 }
 
 const struct fo_tok_algo fo_tok_spm = {

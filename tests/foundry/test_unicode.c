@@ -10,6 +10,10 @@
 
 #include <cmocka.h>
 
+#include "foundry/base/buf.h"
+#include "foundry/base/err.h"
+#include "foundry/unicode_nfc.h"
+
 static void knows_the_category_of_characters_of_every_kind(void **state) {
     (void)state;
     static const struct {
@@ -106,6 +110,55 @@ static void refuses_what_is_not_utf8_by_its_longest_valid_beginning(void **state
     }
 }
 
+static const char *nfc(const char *s) {
+    static char out[256];
+    struct fo_err e;
+    struct fo_buf b;
+    fo_buf_init(&b, sizeof out - 1);
+    if (fo_nfc(s, strlen(s), &b, &e)) fail_msg("%s", e.msg);
+    memcpy(out, fo_buf_str(&b), b.len + 1);
+    assert_true(!fo_nfc_is_certain(s, strlen(s)) || !strcmp(out, s));
+    fo_buf_done(&b);
+    return out;
+}
+
+static void brings_text_to_form_c(void **state) {
+    (void)state;
+    assert_string_equal(nfc("plain \u4E2D\u6587 \u00E9"), "plain \u4E2D\u6587 \u00E9");
+    assert_string_equal(nfc("e\u0301"), "\u00E9");
+    assert_string_equal(nfc("xe\u0301y e\u0301"), "x\u00E9y \u00E9");
+    assert_string_equal(nfc("a\u0323\u0302"), "\u1EAD");       /* two marks join */
+    assert_string_equal(nfc("a\u0302\u0323"), "\u1EAD");       /* in either order: they are sorted */
+    assert_string_equal(nfc("a\u0301\u0300"), "\u00E1\u0300"); /* the second of one class stays */
+    assert_string_equal(nfc("a\u0327\u0335\u0301"), "\u00E1\u0335\u0327"); /* the mark over jumps those below */
+    assert_string_equal(nfc("\u212B"), "\u00C5");               /* decomposes for good: the Angstrom sign */
+    assert_string_equal(nfc("\u0958"), "\u0915\u093C");         /* never composed */
+    assert_string_equal(nfc("\u1112\u1161\u11AB"), "\uD55C");   /* Hangul */
+    assert_string_equal(nfc("\uD558\u11AB"), "\uD55C");
+    assert_string_equal(nfc("\u0301e"), "\u0301e");
+    assert_string_equal(nfc("e\xFF\u0301"), "e\xFF\u0301"); /* nothing joins across a broken byte */
+    assert_string_equal(nfc("\xCC"), "\xCC");
+    assert_false(fo_nfc_is_certain("e\u0301", 3));
+    assert_true(fo_nfc_is_certain("\u00E9\u4E2D\uD55C", 8));
+}
+
+/* Ten million bytes of marks in descending order of class, which have to be sorted. */
+static void form_c_of_hostile_text_takes_linear_time(void **state) {
+    (void)state;
+    enum { N = 10000000 };
+    struct fo_err e;
+    struct fo_buf b;
+    char *s = malloc(N);
+    for (size_t i = 0; i < N; i += 4) memcpy(s + i, i % 8 ? "\u0301\u0327" : "\u0323\u0300", 4);
+    fo_buf_init(&b, 4 * (size_t)N);
+    assert_int_equal(fo_nfc(s, N, &b, &e), 0);
+    assert_int_equal(b.len, N);
+    assert_memory_equal(b.data, "\u0327\u0327", 4);
+    assert_memory_equal(b.data + N - 4, "\u0300\u0301", 4);
+    fo_buf_done(&b);
+    free(s);
+}
+
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(knows_the_category_of_characters_of_every_kind),
@@ -113,6 +166,8 @@ int main(void) {
         cmocka_unit_test(has_sorted_ranges_from_zero),
         cmocka_unit_test(decodes_every_character_and_no_piece_of_one),
         cmocka_unit_test(refuses_what_is_not_utf8_by_its_longest_valid_beginning),
+        cmocka_unit_test(brings_text_to_form_c),
+        cmocka_unit_test(form_c_of_hostile_text_takes_linear_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

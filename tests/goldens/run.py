@@ -168,14 +168,17 @@ class Runner:
         for name in sorted(os.listdir(base)):
             if not os.path.isdir(os.path.join(base, name)):
                 continue
+            models = [(name, os.path.join(base, name, name + "-vocab.gguf"))]
+            if os.path.exists(os.path.join(base, name, "tokenizer.json")):
+                models.append((name + "/tokenizer.json", os.path.join(base, name)))
             for kind in ("encode", "decode"):
                 with open(os.path.join(base, name, kind + ".jsonl")) as f:
                     for line in f:
-                        yield name, kind, json.loads(line)
+                        for label, path in models:
+                            yield label, path, kind, json.loads(line)
 
     def tokenizer(self, case):
-        name, kind, c = case
-        path = os.path.join(self.root, "tokenizers", name, name + "-vocab.gguf")
+        name, path, kind, c = case
         if kind == "decode":
             label = f"{name} decode {str(c['ids'])[:60]}"
             rc, out, err = self.pantheon("detokenize", "--model", path, stdin=json.dumps(c["ids"]).encode())

@@ -7,6 +7,9 @@
 
 #include "foundry/base/buf.h"
 #include "foundry/base/cursor.h"
+#include "foundry/base/err.h"
+#include "foundry/gguf_write.h"
+#include "foundry/hf_tokenizer.h"
 #include "tests/support/gguf_write.h"
 
 bool test_file_load(const char *path, struct fo_buf *ret) {
@@ -77,4 +80,15 @@ bool test_vocab_load(const char *folder, struct fo_buf *ret) {
     bool ok = test_file_load(path, &bin) && from_bin(&bin, ret);
     fo_buf_done(&bin);
     return ok;
+}
+
+int test_hf_load(const char *folder, struct fo_buf *ret, struct fo_err *e) {
+    struct fo_gguf_writer w;
+    fo_buf_init(ret, (size_t)1 << 30);
+    fo_gguf_writer_init(&w, (size_t)1 << 30);
+    fo_gguf_put_str(&w, "general.architecture", (struct fo_str){ "llama", 5 });
+    int rc = fo_hf_tokenizer(folder, &w, e);
+    if (!rc) rc = fo_gguf_header(&w, FO_GGUF_VERSION, FO_GGUF_ALIGNMENT, ret, e);
+    fo_gguf_writer_done(&w);
+    return rc;
 }
