@@ -179,6 +179,10 @@ check-goldens: $(GOLDEN_TESTS) $(B)/tests/foundry/test_quant $(B)/pantheon-$(BAC
 	$(Q)[ -d '$(GOLDENS)/models' ] || { echo 'check-goldens: GOLDENS=DIR, the folder with models/, quants/, tokenizers/ and templates/'; exit 2; }
 	$(Q)[ '$(GOLDENS)' = tests/data/goldens ] || GOLDENS='$(abspath $(GOLDENS))' tests/run $(GOLDEN_TESTS)
 	$(Q)$(PYTHON) tests/goldens/run.py '$(GOLDENS)' $(B)/pantheon-$(BACKEND) $(B)/tests/foundry/test_quant
+# Real vocabularies with the ids of their texts, fetched once (VOCABS=DIR: from there).
+VOCABS ?= $(O)/vocabs
+check-vocabs: $(B)/tests/foundry/test_tok_golden
+	$(Q)$(PYTHON) tests/goldens/vocabs.py '$(abspath $(VOCABS))' $<
 # The daemon as clients meet it: a venv with the official client, made once for each requirements.txt, and pytest over it.
 VENV := $(O)/venv
 $(VENV)/.made: tests/e2e/requirements.txt
@@ -216,12 +220,13 @@ help:
 	@echo 'make check         every test that needs no special hardware, the lints, end to end'
 	@echo 'make test          the unit tests alone (no network)'
 	@echo 'make check-goldens   every reference case that this build can run (GOLDENS=DIR: of another folder than tests/data/goldens)'
+	@echo 'make check-vocabs  real vocabularies against llama.cpp'"'"'s test texts (fetches 77 MB once; VOCABS=DIR)'
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
 	@echo 'make lint bench fuzz soak install clean   (soak: many clients for ten minutes; fuzz: each fuzzer for FUZZ_SECONDS=60)'
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond pantheon-reconcile libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens check-boot e2e soak check-deps check deps demo install help clean FORCE
+.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens check-vocabs check-boot e2e soak check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -2,6 +2,9 @@
  *
  *     bench_tok [FILE.gguf ...]      without files: the vocabularies under tests/data/tokenizers
  *
+ * For comparisons (tokenizers_peer.py): TEXTS=DIR in the environment writes the texts to DIR/NAME.txt; IDS_OF=FILE prints the ids of that
+ * text and measures nothing.
+ *
  * The texts: the licence (English), the tokenizer's own source (code), words strung together at random without spaces (Chinese;
  * each run of characters is new, as in real text), and hostile ones that are a single word. */
 #include <malloc.h>
@@ -78,6 +81,25 @@ static void bench_text(const char *name, const struct fo_tok *t, const struct te
     free(ids.ids);
 }
 
+static void print_ids(const struct fo_tok *t, const char *path) {
+    struct fo_buf text;
+    struct fo_tok_ids ids = { 0 };
+    struct fo_err e;
+    if (test_file_load(path, &text) && !fo_tok_encode(t, text.data, text.len, NULL, FO_TOK_SPECIAL, 0, &ids, &e)) {
+        for (size_t i = 0; i < ids.n; i++) printf("%d ", ids.ids[i]);
+    }
+    free(ids.ids);
+    fo_buf_done(&text);
+}
+
+static void write_text(const struct text *x, const char *folder) {
+    char path[4096];
+    snprintf(path, sizeof path, "%s/%s.txt", folder, x->name);
+    FILE *f = fopen(path, "w");
+    if (!f || fwrite(x->b.data, 1, x->b.len, f) != x->b.len) printf("%s: cannot be written\n", path);
+    if (f) fclose(f);
+}
+
 static void bench_vocab(const char *name, const struct fo_buf *file, const struct text *texts, size_t n_texts) {
     struct fo_err e;
     struct fo_gguf *g = NULL;
@@ -92,7 +114,10 @@ static void bench_vocab(const char *name, const struct fo_buf *file, const struc
     double open_ms = (now_s() - start) * 1e3;
     struct mallinfo2 after = mallinfo2();
     size_t heap = after.uordblks + after.hblkhd - before.uordblks - before.hblkhd;
-    if (rc) printf("tok %s: %s\n", name, e.msg);
+    if (!rc && getenv("IDS_OF")) {
+        print_ids(t, getenv("IDS_OF"));
+        n_texts = 0;
+    } else if (rc) printf("tok %s: %s\n", name, e.msg);
     else printf("tok %-26s open     %8.2f ms   %9zu bytes\n", name, open_ms, heap);
     for (size_t i = 0; i < n_texts && !rc; i++) bench_text(name, t, &texts[i]);
     fo_tok_free(t);
@@ -112,6 +137,7 @@ int main(int argc, char **argv) {
     fill_repeat(&texts[3].b, "a");
     fill_repeat(&texts[4].b, " ");
     fill_repeat(&texts[5].b, "\xCC\x81");
+    for (size_t i = 0; i < COUNT(texts) && getenv("TEXTS"); i++) write_text(&texts[i], getenv("TEXTS"));
     size_t n = argc > 1 ? (size_t)argc - 1 : COUNT(committed);
     for (size_t i = 0; i < n; i++) {
         char folder[256];

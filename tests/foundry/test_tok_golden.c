@@ -1,5 +1,5 @@
-/* Tokenizers against references made with HuggingFace tokenizers and llama.cpp: the committed cases, and with GOLDENS=DIR in the
- * environment every case of DIR/tokenizers. */
+/* Tokenizers against references made with HuggingFace tokenizers and llama.cpp: the committed cases, with GOLDENS=DIR in the environment
+ * every case of DIR/tokenizers, and with VOCABS=DIR every vocabulary of DIR that has texts (tests/goldens/vocabs.py gets them). */
 #include "foundry/tok.h"
 
 #include <dirent.h>
@@ -185,6 +185,76 @@ static void equals_every_golden_of_the_folder_in_GOLDENS(void **state) {
     assert_true(n_json > 0);
 }
 
+/* llama.cpp's own test vocabularies: NAME.gguf with NAME.gguf.inp, texts with a line of `mark` between them, and NAME.gguf.out, the ids of
+ * each text on a line. */
+static void check_vocabulary(const char *folder, const char *name, unsigned *n_equal, unsigned *n_different) {
+    static const char mark[] = "\n__ggml_vocab_test__\n";
+    char path[4096];
+    struct fo_buf file, inp, out;
+    struct fo_err e;
+    struct fo_gguf *g = NULL;
+    struct fo_tok *t = NULL;
+    unsigned equal = 0, different = 0;
+    snprintf(path, sizeof path, "%s/%s.inp", folder, name);
+    bool has = test_file_load(path, &inp);
+    snprintf(path, sizeof path, "%s/%s.out", folder, name);
+    has = test_file_load(path, &out) && has;
+    snprintf(path, sizeof path, "%s/%s", folder, name);
+    if (!has) {
+        print_message("vocabulary %s: left out: it has no texts\n", name);
+    } else if (!test_file_load(path, &file) || fo_gguf_parse(file.data, file.len, path, &g, &e) || fo_tok_open(g, &t, &e)) {
+        print_message("vocabulary %s: left out: %s\n", name, e.msg);
+    } else {
+        const char *line = fo_buf_str(&out);
+        for (const char *from = fo_buf_str(&inp), *end = from; end; from = end + sizeof mark - 1) {
+            struct fo_tok_ids ids = { 0 };
+            end = strstr(from, mark);
+            const char *after = strchr(line, '\n');
+            if (!end && !*from && !*line) break; /* a mark behind the last text */
+            assert_int_equal(fo_tok_encode(t, from, end ? (size_t)(end - from) : strlen(from), NULL, 0, 0, &ids, &e), 0);
+            bool ok = true;
+            for (size_t i = 0; i < ids.n && ok; i++) {
+                char *next;
+                ok = strtol(line, &next, 10) == ids.ids[i] && next > line && (!after || next <= after);
+                line = next;
+            }
+            ok = ok && line[strspn(line, " ")] == (after ? '\n' : '\0');
+            *(ok ? &equal : &different) += 1;
+            free(ids.ids);
+            line = after ? after + 1 : "";
+        }
+        print_message("vocabulary %s: %u equal, %u different\n", name, equal, different);
+        fo_tok_free(t);
+        fo_gguf_close(g);
+    }
+    if (has) fo_buf_done(&file);
+    fo_buf_done(&inp);
+    fo_buf_done(&out);
+    *n_equal += equal;
+    *n_different += different;
+}
+
+static void equals_every_vocabulary_of_the_folder_in_VOCABS(void **state) {
+    (void)state;
+    const char *folder = getenv("VOCABS");
+    struct dirent **list;
+    unsigned n_equal = 0, n_different = 0;
+    if (!folder) {
+        print_message("VOCABS is not set: no real vocabulary was read\n");
+        skip();
+    }
+    int n = scandir(folder, &list, NULL, alphasort);
+    assert_true(n > 0);
+    for (int i = 0; i < n; i++) {
+        size_t len = strlen(list[i]->d_name);
+        if (len > 5 && !strcmp(list[i]->d_name + len - 5, ".gguf")) check_vocabulary(folder, list[i]->d_name, &n_equal, &n_different);
+        free(list[i]);
+    }
+    free(list);
+    assert_true(n_equal > 0);
+    assert_int_equal(n_different, 0);
+}
+
 #define COMMITTED(name) { "equals_the_references_of_" name, check_committed, NULL, NULL, (void *)(uintptr_t)name }
 
 int main(void) {
@@ -198,6 +268,7 @@ int main(void) {
         COMMITTED("spm352-phi3"),
         COMMITTED("spm768"),
         cmocka_unit_test(equals_every_golden_of_the_folder_in_GOLDENS),
+        cmocka_unit_test(equals_every_vocabulary_of_the_folder_in_VOCABS),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
