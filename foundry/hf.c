@@ -18,6 +18,7 @@
 #include "foundry/gguf_int.h"
 #include "foundry/gguf_write.h"
 #include "foundry/hf_config.h"
+#include "foundry/hf_tokenizer.h"
 #include "foundry/safetensors.h"
 
 enum { MAX_CONFIG_BYTES = 1 << 20, MAX_INDEX_BYTES = 64 << 20, MAX_META_BYTES = 256 << 20, MAX_REGION_BYTES = 32 << 20, MAX_PATH = 4096 };
@@ -139,6 +140,14 @@ static int write_metadata(struct hf *h, struct fo_region *region, struct fo_gguf
     return rc;
 }
 
+/* A model whose tokenizer cannot be served takes token ids: the reason goes along, for whoever opens the tokenizer. */
+static int write_tokenizer(struct hf *h, struct fo_gguf_writer *w) {
+    int rc = fo_hf_tokenizer(h->dir, w, h->e);
+    if (!rc || rc == FO_ENOMEM) return rc;
+    fo_gguf_put_str(w, "tokenizer.pantheon.error", (struct fo_str){ h->e->msg, strlen(h->e->msg) });
+    return FO_OK;
+}
+
 /* The metadata becomes a GGUF header of its own and is read as every other. */
 static int open_metadata(struct hf *h) {
     struct fo_gguf_writer w;
@@ -148,6 +157,7 @@ static int open_metadata(struct hf *h) {
     fo_gguf_writer_init(&w, MAX_META_BYTES);
     fo_buf_init(&header, MAX_META_BYTES);
     int rc = write_metadata(h, &region, &w);
+    if (!rc) rc = write_tokenizer(h, &w);
     if (!rc) rc = fo_gguf_header(&w, FO_GGUF_VERSION, FO_GGUF_ALIGNMENT, &header, h->e);
     fo_gguf_writer_done(&w);
     if (!rc) rc = fo_gguf_parse(header.data, header.len, h->dir, &h->g, h->e);

@@ -10,6 +10,7 @@
  *   merges             bool               SPM: tokenizer.ggml.merges decide, not the scores
  *   split_spaces       bool               SPM: nothing merges across the front of a space
  *   space_prefix       string             SPM: none, all, missing (pieces that start with no space), first (so, the first piece only)
+ *   error              string             why the directory's tokenizer cannot be served (written by hf.c)
  *   end_token_ids      array of i32       tokens that end a generation
  *   lstrip_token_ids, rstrip_token_ids    tokens that swallow the white space before and behind them */
 #pragma once

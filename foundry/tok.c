@@ -231,6 +231,9 @@ static int open_strip(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *
 
 static int open_all(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e) {
     struct fo_str model;
+    if (!fo_gguf_get_str(g, "tokenizer.pantheon.error", &model, e)) { /* of a directory's files */
+        return fo_fail(e, FO_EUNSUPPORTED, "%.*s", model.len < 384 ? (int)model.len : 384, model.s);
+    }
     int rc = fo_gguf_get_str(g, "tokenizer.ggml.model", &model, e);
     if (rc) return rc;
     for (size_t i = 0; i < sizeof algos / sizeof algos[0]; i++) {
