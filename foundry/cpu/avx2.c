@@ -153,14 +153,14 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
                         size_t y_stride, const int T) {
     const int size = mins ? sizeof(struct fo_block_q4_1) : sizeof(struct fo_block_q4_0), at = mins ? 4 : 2;
     const int n_blocks = (int)(a->k / 32), rest = n_blocks % 8;
-    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1), order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256 minus_8 = _mm256_set1_ps(-8);
     struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);
     struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
         const unsigned char *p = w;
         __m256 d, m;
-#define ZERO(n) __m256 f##n = _mm256_setzero_ps(), g##n = f##n;
+#define ZERO(n) __m256 f##n = _mm256_setzero_ps();
 /* Blocks i and i + 1 of the group; `last` is the second's number, i itself when there is none. */
 #define PAIR(i, last)                                                                                                                    \
     {                                                                                                                                    \
@@ -181,16 +181,16 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
         __m256 even = _mm256_shuffle_ps(_mm256_castsi256_ps(u), _mm256_castsi256_ps(v), 0x88);                                           \
         __m256 odd = _mm256_shuffle_ps(_mm256_castsi256_ps(u), _mm256_castsi256_ps(v), 0xDD);                                            \
         __m256i s = _mm256_madd_epi16(_mm256_add_epi16(_mm256_castps_si256(even), _mm256_castps_si256(odd)), one);                       \
-        __m256 by = _mm256_permutevar8x32_ps(_mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), order);                                      \
-        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), by, f##n);                                                                         \
-        g##n = _mm256_fmadd_ps(m, _mm256_loadu_ps(x##n.s + b), g##n);                                                                    \
+        __m256 sum = _mm256_cvtepi32_ps(_mm256_permutevar8x32_epi32(s, order));                                                          \
+        f##n = _mm256_fmadd_ps(sum, _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);                                                \
+        f##n = _mm256_fmadd_ps(m, _mm256_loadu_ps(x##n.s + b), f##n);                                                                    \
     }
 #define SCALES(n_left)                                                                                                                   \
     if (mins)                                                                                                                            \
         scales_mins8(p, size, n_left, &d, &m);                                                                                                 \
     else                                                                                                                                 \
         d = scales8(p, size, n_left), m = _mm256_mul_ps(d, minus_8);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(f##n, g##n));
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);
         EACH(ZERO)
         int b = 0;
         for (; b + 8 <= n_blocks; b += 8, p += 8 * size) {
@@ -222,8 +222,15 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
 DOT_SLOT(dot_q4_0, dot_nibbles, false)
 DOT_SLOT(dot_q4_1, dot_nibbles, true)
 
-/* Q8_0: |w| by x with the sign of w. The products with the activations' scales go through memory, where a block finds its own by a
- * broadcasting load. Blocks alternate between two accumulators. */
+/* Sums of the lanes of eight vectors of integers, one a lane in their order. */
+INLINE __m256i fold8(__m256i a, __m256i b, __m256i c, __m256i d, __m256i e, __m256i f, __m256i g, __m256i h) {
+    __m256i abcd = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d)); /* a b c d of the low half, then of the high one */
+    __m256i efgh = _mm256_hadd_epi32(_mm256_hadd_epi32(e, f), _mm256_hadd_epi32(g, h));
+    return _mm256_add_epi32(_mm256_permute2x128_si256(abcd, efgh, 0x20), _mm256_permute2x128_si256(abcd, efgh, 0x31));
+}
+
+/* Q8_0: |w| by x with the sign of w. Eight blocks are folded to one integer each, so that they take one conversion and one product with
+ * their scales. A last group of fewer blocks has zeros for those that are missing. */
 INLINE void dot_bytes(const bool eight, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                       size_t y_stride, const int T) {
     (void)eight;
@@ -231,44 +238,44 @@ INLINE void dot_bytes(const bool eight, const unsigned char *w, size_t w_row_byt
     const __m256i one = _mm256_set1_epi16(1);
     struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);
     struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
-    _Alignas(32) float scale[FO_TILE][8];
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
         const unsigned char *p = w;
-#define ZERO(n) __m256 fa##n = _mm256_setzero_ps(), fb##n = fa##n;
-#define SCALE(n) if (n < T) _mm256_store_ps(scale[n], _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)));
-#define MAC(n, f, i)                                                                                                                     \
-    if (n < T) {                                                                                                                         \
-        __m256i s = _mm256_madd_epi16(_mm256_maddubs_epi16(u, _mm256_sign_epi8(load(x##n.q + (b + (i)) * 32), q)), one);                 \
-        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_broadcast_ss(&scale[n][i]), f##n);                                          \
-    }
-#define BLOCK(f, i)                                                                                                                      \
+#define ZERO(n) __m256 f##n = _mm256_setzero_ps();
+/* Eight sums of four products of block i of the group. The weights come from L1 for every token but the first. */
+#define SUMS(to, x, i)                                                                                                                   \
     {                                                                                                                                    \
         __m256i q = load(p + (i)*size + 2), u = _mm256_sign_epi8(q, q);                                                                  \
-        MAC(0, f, i) MAC(1, f, i) MAC(2, f, i) MAC(3, f, i)                                                                              \
+        to = _mm256_madd_epi16(_mm256_maddubs_epi16(u, _mm256_sign_epi8(load((x) + (i)*32), q)), one);                                   \
     }
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(fa##n, fb##n));
+#define BLOCK(x, i)                                                                                                                      \
+    __m256i s##i = _mm256_setzero_si256();                                                                                               \
+    if ((i) < left) SUMS(s##i, x, i)
+#define GROUP(n)                                                                                                                         \
+    if (n < T) {                                                                                                                         \
+        const int8_t *x = x##n.q + b * 32;                                                                                               \
+        BLOCK(x, 0) BLOCK(x, 1) BLOCK(x, 2) BLOCK(x, 3) BLOCK(x, 4) BLOCK(x, 5) BLOCK(x, 6) BLOCK(x, 7)                                  \
+        __m256 sum = _mm256_cvtepi32_ps(fold8(s0, s1, s2, s3, s4, s5, s6, s7));                                                          \
+        f##n = _mm256_fmadd_ps(sum, _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);                                                \
+    }
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);
         EACH(ZERO)
         int b = 0;
         for (; b + 8 <= n_blocks; b += 8, p += 8 * size) {
+            const int left = 8;
             ahead(p), ahead(p + 64), ahead(p + 128), ahead(p + 192), ahead(p + 256);
-            __m256 d = scales8(p, size, 8);
-            EACH(SCALE)
-            BLOCK(fa, 0) BLOCK(fb, 1) BLOCK(fa, 2) BLOCK(fb, 3) BLOCK(fa, 4) BLOCK(fb, 5) BLOCK(fa, 6) BLOCK(fb, 7)
+            __m256 d = scales8(p, size, left);
+            EACH(GROUP)
         }
         if (rest) {
-            __m256 d = scales8(p, size, rest);
-            EACH(SCALE)
-            int i = 0;
-            for (; i + 2 <= rest; i += 2) {
-                BLOCK(fa, i) BLOCK(fb, i + 1)
-            }
-            if (i < rest) BLOCK(fa, i)
+            const int left = rest;
+            __m256 d = scales8(p, size, left);
+            EACH(GROUP)
         }
         EACH(OUT)
 #undef ZERO
-#undef SCALE
-#undef MAC
+#undef SUMS
 #undef BLOCK
+#undef GROUP
 #undef OUT
     }
 }
@@ -290,8 +297,15 @@ INLINE void scales_and_mins(const uint8_t packed[12], uint64_t *ret_scales, uint
 /* Byte j of each half of eight scale bytes, in all 16 words: 0x80 in a shuffle gives the zero above it. */
 #define SCALE(j) _mm256_shuffle_epi8(scales, _mm256_set1_epi16((short)(0x8000 | (j))))
 
-/* The products of a sub-block are multiplied by its integer scale while they are widened (vpmaddwd), so a block has one conversion to
- * float. Mins: one vpmaddwd of the eight mins with the activations' sums of 32. */
+/* The sums of s and of m in lanes 0 and 1, as floats. */
+INLINE __m128 sums_of(__m256i s, __m128i m) {
+    __m128i pairs = _mm_hadd_epi32(_mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1)), m);
+    return _mm_cvtepi32_ps(_mm_hadd_epi32(pairs, pairs));
+}
+
+/* The products of a sub-block are multiplied by its integer scale while they are widened (vpmaddwd), and a block is summed as integers:
+ * it has one conversion to float, and the floats of a row are added block by block, as avx2_gemm.c adds them. Mins: one vpmaddwd of the
+ * eight mins with the activations' sums of 32. */
 INLINE void dot_q45_k(const bool five, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                       size_t y_stride, const int T) {
     const size_t size = five ? sizeof(struct fo_block_q5_k) : sizeof(struct fo_block_q4_k);
@@ -300,7 +314,7 @@ INLINE void dot_q45_k(const bool five, const unsigned char *w, size_t w_row_byte
     struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
     struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
-#define ZERO(n) __m256 f##n = _mm256_setzero_ps(); __m128 g##n = _mm_setzero_ps();
+#define ZERO(n) __m128 f##n = _mm_setzero_ps();
 #define START(n) __m256i s##n = _mm256_setzero_si256();
 #define MAC(n) if (n < T) s##n = _mm256_add_epi32(s##n, _mm256_madd_epi16(_mm256_maddubs_epi16(q, load(x##n.q + b * 256 + at)), by));
 #define SUB(j, nibbles, bit)                                                                                                             \
@@ -314,10 +328,9 @@ INLINE void dot_q45_k(const bool five, const unsigned char *w, size_t w_row_byte
     if (n < T) {                                                                                                                         \
         __m128 by = _mm_mul_ps(d, _mm_broadcast_ss(x##n.d + b));                                                                         \
         __m128i m = _mm_madd_epi16(mins, _mm_loadu_si128((const __m128i *)(const void *)(x##n.sum32 + b * 8)));                          \
-        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s##n), _mm256_broadcastss_ps(by), f##n);                                               \
-        g##n = _mm_fnmadd_ps(_mm_cvtepi32_ps(m), _mm_shuffle_ps(by, by, 0x55), g##n);                                                    \
+        f##n = _mm_fmadd_ps(sums_of(s##n, m), by, f##n);                                                                                 \
     }
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(f##n, _mm256_insertf128_ps(_mm256_setzero_ps(), g##n, 0)));
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = _mm_cvtss_f32(_mm_sub_ss(f##n, _mm_movehdup_ps(f##n)));
         EACH(ZERO)
         for (int64_t b = 0; b < n_blocks; b++) {
             const unsigned char *p = w + (size_t)b * size;
@@ -365,7 +378,7 @@ INLINE void dot_q6(const bool six, const unsigned char *w, size_t w_row_bytes, i
     struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
     struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
-#define ZERO(n) __m256 f##n = _mm256_setzero_ps();
+#define ZERO(n) __m128 f##n = _mm_setzero_ps();
 #define START(n)                                                                                                                         \
     __m256i s##n = _mm256_setzero_si256();                                                                                               \
     if (n < T) s##n = _mm256_sub_epi32(s##n, _mm256_slli_epi32(_mm256_madd_epi16(scales, load(x##n.sum16 + b * 16)), 5));
@@ -376,8 +389,8 @@ INLINE void dot_q6(const bool six, const unsigned char *w, size_t w_row_bytes, i
         __m256i q = _mm256_or_si256(_mm256_and_si256(nibbles, low), _mm256_and_si256(bits, high)), by = SCALE_PAIR(half, (j) % 4);       \
         EACH(MAC)                                                                                                                        \
     }
-#define BLOCK_END(n) if (n < T) f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s##n), _mm256_set1_ps(d * x##n.d[b]), f##n);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);
+#define BLOCK_END(n) if (n < T) f##n = _mm_fmadd_ss(sums_of(s##n, _mm_setzero_si128()), _mm_set_ss(d * x##n.d[b]), f##n);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = _mm_cvtss_f32(f##n);
         EACH(ZERO)
         for (int64_t b = 0; b < n_blocks; b++) {
             const struct fo_block_q6_k *p = (const struct fo_block_q6_k *)(const void *)w + b;
@@ -421,6 +434,7 @@ bool fo_cpu_avx2(struct fo_cpu_kernels *k) {
     fo_cpu_avx2_legacy(k);
     fo_cpu_avx2_k(k);
     fo_cpu_avx2_iq(k);
+    fo_cpu_avx2_gemm(k);
     fo_cpu_avx2_rows(k);
     return true;
 }

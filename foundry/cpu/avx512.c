@@ -325,6 +325,9 @@ bool fo_cpu_avx512(struct fo_cpu_kernels *k) {
     k->dot[FO_Q4_K] = dot_q4_k;
     k->dot[FO_Q5_K] = dot_q5_k;
     k->dot[FO_Q6_K] = dot_q6_k;
+    /* These add in an order of their own: the gemms of AVX2 would give a batch other bits than its tokens alone. */
+    static const enum fo_dtype own[] = { FO_Q4_0, FO_Q4_1, FO_Q8_0, FO_Q4_K, FO_Q5_K, FO_Q6_K };
+    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) k->gemm[own[i]] = NULL;
     return true;
 }
 #else

@@ -2,7 +2,8 @@
  * (weights_in_place); memory comes from mmap, zeroed and untouched, so that a reserved KV pool costs nothing until it is used.
  *
  * matmul      1. the activations are converted, row by row, to what the weights' dots want (struct fo_act in the stream's scratch);
- *             2. the rows of all matrices of the call form one range [0, rows), which the threads share in contiguous parts.
+ *             2. the rows of all matrices of the call form one range [0, rows), which the threads share in contiguous parts; a batch
+ *             goes through the type's gemm where there is one, which gives the same bits as its dot.
  *             A weight type without a dot, and every type on an exact device, is dequantised row by row into the thread's own line
  *             of scratch and goes through the f32 dot.
  * attend      a unit is one token row and one KV head with the query heads that share it. Positions are taken in chunks whose edges
@@ -30,6 +31,7 @@
 enum {
     ROPE_PAIRS = 128,     /* most pairs of a head whose rotation is kept for the batch; more are computed anew each time */
     BLOCK_BYTES = 16384,  /* of weight rows that stay in the first cache while tiles of activations pass */
+    GEMM_TOKENS = 6,      /* from so many on, unpacking the weights for a batch pays */
     WORTH_BYTES = 1 << 15 /* of operands: below it, waking a thread costs more than it brings */
 };
 
@@ -45,7 +47,8 @@ struct cpu_stream {
     void *block;
     uint64_t block_bytes;
     unsigned char *act;
-    float *line; /* [threads][max_k] */
+    float *line;          /* [threads][max_k] */
+    unsigned char *strip; /* [threads][fo_gemm_scratch_bytes(max_k)], none where no batch is that large */
     /* The rotation of the last batch: valid while inv_freq, attn_factor and pos are what they were. */
     float *rope_cos, *rope_sin; /* [max_rows][ROPE_PAIRS] */
     double *rope_freq;          /* [ROPE_PAIRS] */
@@ -125,7 +128,7 @@ static bool cpu_serves(struct fo_device *d, uint32_t dtype) {
 /* --- streams ------------------------------------------------------------------------------------------------------------------- */
 
 struct scratch {
-    uint64_t act, line, cosine, sine, freq, pos;
+    uint64_t act, line, strip, cosine, sine, freq, pos;
 };
 
 static int scratch_layout(const struct cpu *c, struct fo_arena *a, int max_rows, int64_t max_k, struct scratch *ret, struct fo_err *e) {
@@ -135,6 +138,8 @@ static int scratch_layout(const struct cpu *c, struct fo_arena *a, int max_rows,
     uint64_t table = rows * ROPE_PAIRS * sizeof(float);
     int rc = fo_arena_take(a, rows * (q8_0 > q8_k ? q8_0 : q8_k), 64, &ret->act, e);
     if (!rc) rc = fo_arena_take(a, (uint64_t)fo_pool_threads(c->pool) * (uint64_t)max_k * sizeof(float), 64, &ret->line, e);
+    uint64_t strips = c->exact || max_rows < GEMM_TOKENS ? 0 : (uint64_t)fo_pool_threads(c->pool) * fo_gemm_scratch_bytes(max_k);
+    if (!rc) rc = fo_arena_take(a, strips, 64, &ret->strip, e);
     if (!rc) rc = fo_arena_take(a, table, 64, &ret->cosine, e);
     if (!rc) rc = fo_arena_take(a, table, 64, &ret->sine, e);
     if (!rc) rc = fo_arena_take(a, ROPE_PAIRS * sizeof(double), 64, &ret->freq, e);
@@ -175,6 +180,7 @@ static int cpu_stream_open(struct fo_device *d, int max_rows, int64_t max_k, int
     if (rc) goto fail;
     s->act = fo_arena_ptr(&a, at.act);
     s->line = fo_arena_ptr(&a, at.line);
+    s->strip = fo_arena_ptr(&a, at.strip);
     s->rope_cos = fo_arena_ptr(&a, at.cosine);
     s->rope_sin = fo_arena_ptr(&a, at.sine);
     s->rope_freq = fo_arena_ptr(&a, at.freq);
@@ -232,6 +238,12 @@ static void matmul_rows(const struct matmul_job *j, const struct fo_tensor *w, f
     const unsigned char *rows = w->data;
     bool dequantise = w->type != FO_F32 && (c->exact || !c->kern.dot[w->type]);
     fo_dot_fn *dot = c->kern.dot[dequantise ? FO_F32 : w->type];
+    fo_gemm_fn *gemm = c->kern.gemm[w->type];
+    if (!dequantise && gemm && j->n >= GEMM_TOKENS) {
+        gemm(rows + (size_t)lo * row_bytes, row_bytes, hi - lo, &j->act, j->n, y + (size_t)lo, stride,
+             j->s->strip + (size_t)thread * fo_gemm_scratch_bytes(j->s->base.max_k));
+        return;
+    }
     int64_t block = dequantise ? 1 : j->n <= FO_TILE ? hi - lo : (int64_t)(BLOCK_BYTES / row_bytes) + 1;
     for (int64_t r = lo; r < hi; r += block) {
         int64_t n_rows = hi - r < block ? hi - r : block;

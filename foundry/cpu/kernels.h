@@ -97,6 +97,17 @@ static inline float fo_act_scale(float max, float *ret_inv) {
 typedef void fo_dot_fn(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, int n_t, float *y,
                        size_t y_stride);
 
+/* A batch: y[j][r] for r < n_rows and j < n, bit for bit what the dot of the same type gives. `scratch` is the thread's own,
+ * fo_gemm_scratch_bytes(k) aligned to 64. For batches that repay unpacking the weights into another order first. */
+typedef void fo_gemm_fn(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int n, float *y, size_t y_stride,
+                        void *scratch);
+
+enum { FO_GEMM_BYTES = 8832 }; /* of scratch for 256 columns */
+
+static inline uint64_t fo_gemm_scratch_bytes(int64_t k) {
+    return (uint64_t)fo_act_padded(k) / 256 * FO_GEMM_BYTES;
+}
+
 /* What a query needs of one run of positions that lie together in a page. q is [n_q][head_dim] with n_q <= FO_ATTN_HEADS, the heads
  * that share this K and V; K and V are [n][head_dim] of the slot's type; s is [n][FO_ATTN_HEADS]. */
 typedef void fo_qk_fn(const float *q, int n_q, int head_dim, const void *k, int n, float scale, float *s);
@@ -110,6 +121,8 @@ struct fo_cpu_kernels {
     void (*quant_q8_0)(const float *x, int64_t k, struct fo_act_q8_0 out);
     void (*quant_q8_k)(const float *x, int64_t k, struct fo_act_q8_k out);
     fo_dot_fn *dot[FO_N_DTYPES]; /* by weight type; NULL = the row is dequantised and goes through dot[FO_F32] */
+
+    fo_gemm_fn *gemm[FO_N_DTYPES]; /* by weight type; NULL = the dot serves */
 
     void (*rms_norm)(const float *x, const float *weight, int64_t k, float eps, float *out);
     void (*add)(const float *a, const float *b, int64_t k, float *out);
@@ -134,6 +147,7 @@ bool fo_cpu_avx2(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_legacy(struct fo_cpu_kernels *k); /* the parts of fo_cpu_avx2 in avx2_legacy.c and so on */
 void fo_cpu_avx2_k(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_iq(struct fo_cpu_kernels *k);
+void fo_cpu_avx2_gemm(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_rows(struct fo_cpu_kernels *k);
 bool fo_cpu_avx512(struct fo_cpu_kernels *k);
 

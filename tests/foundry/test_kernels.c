@@ -274,6 +274,23 @@ static double magnitude(enum fo_dtype type, const unsigned char *w, const struct
     return sum;
 }
 
+/* A batch has the bits that the dot has. */
+static void check_gemm(const struct overlay *o, enum fo_dtype type, const unsigned char *w, size_t row_bytes, int64_t rows, const struct fo_act *a, int n,
+                       const float *want) {
+    if (!o->k.gemm[type]) return;
+    void *scratch = aligned_alloc(64, fo_gemm_scratch_bytes(a->k));
+    float *got = malloc((size_t)(n * rows + 1) * sizeof *got);
+    got[n * rows] = 7;
+    o->k.gemm[type](w, row_bytes, rows, a, n, got, (size_t)rows, scratch);
+    for (int64_t i = 0; i < n * rows; i++)
+        if (memcmp(&got[i], &want[i], sizeof *got) != 0 && !(isnan(got[i]) && isnan(want[i])))
+            fail_msg("%s %s k %d: row %d of %d, token %d of %d: %g in a batch, %g alone", o->name, fo_dtype_name(type), (int)a->k, (int)(i % rows),
+                     (int)rows, (int)(i / rows), n, (double)got[i], (double)want[i]);
+    assert_true(got[n * rows] == 7);
+    free(got);
+    free(scratch);
+}
+
 static void check_dot(const struct overlay *o, enum fo_dtype type, int64_t k, int64_t rows, int n, int flavour, int extreme) {
     float *x = malloc((size_t)(n * k) * sizeof *x), *want = malloc((size_t)(n * rows) * sizeof *want), *got = malloc((size_t)(n * rows) * sizeof *got);
     float *alone = malloc((size_t)rows * sizeof *alone);
@@ -306,6 +323,7 @@ static void check_dot(const struct overlay *o, enum fo_dtype type, int64_t k, in
         for (int64_t r = 0; r < rows; r++)
             assert_true(memcmp(&alone[r], &got[t * rows + r], sizeof *alone) == 0 || (isnan(alone[r]) && isnan(got[t * rows + r])));
     }
+    check_gemm(o, type, w, row_bytes, rows, &a, n, got);
     free(x), free(want), free(got), free(alone), free(w), free(a.rows);
 }
 
@@ -320,6 +338,8 @@ static void dots_agree_with_the_reference(void **state) {
             for (int n = 1; n <= 17; n++) check_dot(&overlays[o], (enum fo_dtype)type, block > 64 ? 768 : 576, 3, n, n % 3, 0);
             for (int64_t k = block; k <= (block == 1 ? 70 : 20 * block); k += block)
                 check_dot(&overlays[o], (enum fo_dtype)type, k, 1 + k / block % 5, (int)(1 + k / block % 4), 0, 0);
+            if (overlays[o].k.gemm[type])
+                for (int64_t rows = 1; rows < 40; rows += 5) check_dot(&overlays[o], (enum fo_dtype)type, block > 64 ? 768 : 480, rows, (int)(rows % 9 + 1), 1, 0);
             for (int flavour = 0; flavour < N_FLAVOURS; flavour++) check_dot(&overlays[o], (enum fo_dtype)type, block > 64 ? 1024 : 352 / block * block, 5, 4, flavour, 0);
             for (int extreme = 1; extreme < N_BYTES; extreme++)
                 for (int minus = 0; minus < 2; minus++)
