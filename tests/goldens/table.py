@@ -41,7 +41,7 @@ greedy decoding follows it up to the first near tie.
 * **Quantised** weights meet activations of 8 bits: one scale for 32 values (Q8_0 blocks) or for 256 (Q8_K blocks). That is the whole
   difference, about 2.5 % and 3.5 % of the rms here, and other engines' as well: llama.cpp on the same files is within 0.2 to 1.4
   of the reference (`llamacpp_vs_this` in golden.json). Weights are decoded to the bit: the unit test of each type compares them with the
-  reference's own float32 values{quants}. A type that has no kernel in an instruction set is multiplied in float32 there and stays closer.
+  reference's own float32 values{quants}.
 * Mixtures choose: where two experts' router logits are nearly equal, rounding may take the other one, and no tolerance covers
   that. The prompts here keep them 0.3 apart.
 
