@@ -54,7 +54,7 @@ int pn_model_estimate(const char *path, const struct pn_model_opts *o, struct pn
     struct fo_err why = { 0 };
     struct pn_model_opts whole = *o;
     whole.n_parts = 0;
-    if (pn_model_start(path, &m, e)) return e->code;
+    if (pn_model_start(path, false, &m, e)) return e->code;
     int rc = pn_model_prepare(m, &whole, &why);
     if (!rc) rc = estimate(m, ret, &why);
     pn_model_free(m);

@@ -318,14 +318,14 @@ static int open_text(struct pn_model *m, const char *chat_template, struct fo_er
     return FO_OK;
 }
 
-int pn_model_start(const char *path, struct pn_model **ret, struct fo_err *e) {
+int pn_model_start(const char *path, bool with_text, struct pn_model **ret, struct fo_err *e) {
     struct pn_model *m = calloc(1, sizeof *m);
     if (!m || !(m->path = strdup(path))) {
         free(m);
         return fo_fail(e, FO_ENOMEM, "%s: no memory for a model", path);
     }
     fo_region_init(&m->region, REGION_CAP_BYTES);
-    if (fo_model_open(path, &m->gguf, e)) {
+    if ((with_text ? fo_model_open : fo_model_open_weights)(path, &m->gguf, e)) {
         pn_model_free(m);
         return e->code;
     }
@@ -335,7 +335,7 @@ int pn_model_start(const char *path, struct pn_model **ret, struct fo_err *e) {
 
 int pn_model_open(const char *path, const struct pn_model_opts *o, struct pn_model **ret, struct fo_err *e) {
     struct pn_model *m;
-    if (pn_model_start(path, &m, e)) return e->code;
+    if (pn_model_start(path, true, &m, e)) return e->code;
     if (pn_model_prepare(m, o, e) || allocate(m, e) || fill(m, o, e) || open_text(m, o->chat_template, e) || pn_model_state(m, e)) {
         pn_model_free(m);
         return fo_wrap(e, "%s", path);
@@ -371,7 +371,7 @@ int pn_model_measure(const char *path, const struct pn_model_opts *o, struct pn_
     static _Thread_local char arch[PN_SHOWN], name[PN_SHOWN];
     struct pn_model *m;
     struct fo_err why;
-    if (pn_model_start(path, &m, e)) return e->code;
+    if (pn_model_start(path, false, &m, e)) return e->code;
     int rc = pn_model_prepare(m, o, &why);
     if (rc == FO_ENOMEM) {
         pn_model_free(m);

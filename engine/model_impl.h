@@ -67,5 +67,5 @@ struct pn_model {
 };
 
 /* model.c's, for estimate.c: a model as far as its file's header, and then as far as the measured layout. */
-int pn_model_start(const char *path, struct pn_model **ret, struct fo_err *e);
+int pn_model_start(const char *path, bool with_text, struct pn_model **ret, struct fo_err *e);
 int pn_model_prepare(struct pn_model *m, const struct pn_model_opts *o, struct fo_err *e);

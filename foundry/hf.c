@@ -92,6 +92,7 @@ bool fo_hf_tensor_name(const char *name, char *out, size_t size) {
 
 struct hf {
     const char *dir;
+    bool with_text;
     struct fo_err *e;
     struct fo_hf_config config;
     struct fo_gguf *g;
@@ -140,11 +141,15 @@ static int write_metadata(struct hf *h, struct fo_region *region, struct fo_gguf
     return rc;
 }
 
-/* A model whose tokenizer cannot be served takes token ids: the reason goes along, for whoever opens the tokenizer. */
+/* A model without a tokenizer, or with one that this build lacks, takes and gives token ids: why is kept for whoever asks for text. */
 static int write_tokenizer(struct hf *h, struct fo_gguf_writer *w) {
-    int rc = fo_hf_tokenizer(h->dir, w, h->e);
-    if (!rc || rc == FO_ENOMEM) return rc;
-    fo_gguf_put_str(w, "tokenizer.pantheon.error", (struct fo_str){ h->e->msg, strlen(h->e->msg) });
+    struct fo_err why;
+    int rc = h->with_text ? fo_hf_tokenizer(h->dir, w, &why) : FO_OK;
+    if (rc == FO_ENOMEM) {
+        *h->e = why;
+        return rc;
+    }
+    if (rc) fo_gguf_put_str(w, "tokenizer.pantheon.error", (struct fo_str){ why.msg, strlen(why.msg) });
     return FO_OK;
 }
 
@@ -283,8 +288,8 @@ static int read_all(struct hf *h) {
     return check_config(h) ? (int)h->e->code : fo_gguf_state(h->g, h->e);
 }
 
-int fo_hf_open(const char *dir, struct fo_gguf **ret, struct fo_err *e) {
-    struct hf h = { .dir = dir, .e = e };
+int fo_hf_open(const char *dir, bool with_text, struct fo_gguf **ret, struct fo_err *e) {
+    struct hf h = { .dir = dir, .with_text = with_text, .e = e };
     int rc = read_all(&h);
     if (rc) fo_gguf_close(h.g);
     else *ret = h.g;

@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -11,7 +12,9 @@
 
 #include "engine/model.h"
 #include "foundry/base/err.h"
+#include "foundry/base/file.h"
 #include "foundry/device.h"
+#include "foundry/tok.h"
 #include "tests/support/alloc.h"
 #include "tests/support/hf.h"
 #include "tests/support/odd.h"
@@ -187,8 +190,9 @@ static void pairs_of_a_rotation_are_neighbours_or_halves_as_the_file_says(void *
 
 /* --- directories --- */
 
-#define SIZES "\"hidden_size\":256,\"intermediate_size\":256,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2," \
-              "\"vocab_size\":96,\"max_position_embeddings\":256,\"rms_norm_eps\":1e-05"
+#define SHAPE "\"hidden_size\":256,\"intermediate_size\":256,\"num_hidden_layers\":2,\"num_attention_heads\":8,\"num_key_value_heads\":2," \
+              "\"max_position_embeddings\":256,\"rms_norm_eps\":1e-05"
+#define SIZES SHAPE ",\"vocab_size\":96"
 
 static const char *dir_path(void) {
     static char dir[300];
@@ -278,6 +282,46 @@ static void a_tensor_of_a_directory_that_no_family_knows_is_refused_by_its_own_n
     unlink(odd_path(0));
 }
 
+static void copy_file(const char *from, const char *to) {
+    char *bytes;
+    size_t n;
+    struct fo_err e;
+    if (fo_file_read(from, 1 << 20, &bytes, &n, &e)) fail_msg("%s", e.msg);
+    test_write_bytes(to, bytes, n);
+    free(bytes);
+}
+
+static void a_directory_s_tokenizer_is_opened_with_it_or_is_why_there_is_none(void **state) {
+    (void)state;
+    static const char from[] = "tests/data/tokenizers/bpe352-smollm";
+    char path[400], name[200];
+    static const char *const files[] = { "tokenizer.json", "tokenizer_config.json" };
+    const char *dir = dir_path();
+    odd_write(odd_path(0), &(struct odd){ .type = FO_BF16, .n_vocab = 352 });
+    test_hf_write(odd_path(0), dir, 1, 0, "{\"architectures\":[\"LlamaForCausalLM\"],\"tie_word_embeddings\":true,\"vocab_size\":352," SHAPE "}");
+    for (int i = 0; i < 2; i++) {
+        snprintf(name, sizeof name, "%s/%s", from, files[i]);
+        snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        copy_file(name, path);
+    }
+    struct pn_model *m = open_model(dir, false);
+    if (!pn_model_info(m)->has_tokenizer) fail_msg("%s", pn_model_info(m)->tokenizer_error);
+    assert_int_equal(fo_tok_n_vocab(pn_model_tok(m)), 352);
+    assert_non_null(pn_model_chat(m));
+    pn_model_free(m);
+    snprintf(path, sizeof path, "%s/tokenizer.json", dir);
+    for (int i = 0; i < 2; i++) {
+        if (i) unlink(path);
+        else test_write_text(path, "{\"model\":{\"type\":\"WordPiece\"}}");
+        m = open_model(dir, false);
+        assert_false(pn_model_info(m)->has_tokenizer);
+        if (!strstr(pn_model_info(m)->tokenizer_error, i ? "there is no tokenizer.json" : "WordPiece")) fail_msg("'%s'", pn_model_info(m)->tokenizer_error);
+        pn_model_free(m);
+    }
+    test_hf_remove(dir);
+    unlink(odd_path(0));
+}
+
 static void every_failing_allocation_of_a_directory_is_an_error(void **state) {
     (void)state;
     odd_write(odd_path(0), &(struct odd){ .type = FO_BF16, .vectors = FO_BF16, .n_vocab = VOCAB, .untied = true, .n_expert = 2, .n_expert_used = 1, .expert_files = true });
@@ -310,6 +354,7 @@ int main(void) {
         cmocka_unit_test(a_directory_says_what_the_gguf_file_of_its_tensors_says),
         cmocka_unit_test(a_safetensors_file_that_is_truncated_under_a_model_fails_it_with_the_reason),
         cmocka_unit_test(a_tensor_of_a_directory_that_no_family_knows_is_refused_by_its_own_name),
+        cmocka_unit_test(a_directory_s_tokenizer_is_opened_with_it_or_is_why_there_is_none),
         cmocka_unit_test(every_failing_allocation_of_a_directory_is_an_error),
         cmocka_unit_test(a_shard_that_is_truncated_under_a_model_fails_it_with_the_reason),
     };
