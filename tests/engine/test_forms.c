@@ -118,7 +118,12 @@ static void say_the_same(const struct odd *one, const struct odd *other) {
         assert_string_equal(why, "");
         uint64_t bytes = est.input_bytes + est.output_bytes;
         for (uint32_t i = 0; i < est.n_layer; i++) bytes += est.layer_bytes[i];
-        assert_int_equal(bytes, pn_model_info(m)->parts[0].weights_bytes);
+        uint64_t taken = pn_model_info(m)->parts[0].weights_bytes;
+#ifdef FO_DEBUG
+        assert_true(bytes >= taken && bytes - taken < 64 * (est.n_layer + 2)); /* each part is rounded up by itself, and redzones are no multiple of 64 */
+#else
+        assert_int_equal(bytes, taken);
+#endif
         pn_estimate_done(&est);
         pn_model_free(m);
     }
