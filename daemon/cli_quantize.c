@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "daemon/cli.h"
 #include "engine/mix.h"
@@ -53,6 +54,7 @@ int pd_cli_quantize(const struct pd_cli_args *a) {
         pd_cli_list_types(stderr);
         return PD_EXIT_USAGE;
     }
+    if (!a->force && access(a->rest[1], F_OK) == 0) return pd_cli_failf("%s exists: --force replaces it", a->rest[1]);
     pd_cli_catch_end();
     signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write() */
     if (pn_quantize(a->rest[0], a->rest[1], &o, &r, &e)) return ended(&e);

@@ -289,13 +289,13 @@ int pn_mix_types(const struct pn_mix *mix, const struct fo_gguf *g, enum fo_dtyp
     }
     qsort(order, n, sizeof *order, by_layer);
     int rc = FO_OK, n_attn_v = 0, n_down = 0;
-    bool quantised = fo_dtype_info(mix->base)->block > 1;
+    bool quantised = fo_dtype_info(mix->base)->block > 1, widen = strcmp(fo_gguf_format(g), "GGUF") != 0;
     for (size_t i = 0; i < n && !rc; i++) {
         const struct fo_gguf_tensor *t = fo_gguf_tensor_at(g, order[i].index);
         enum fo_dtype *type = &ret_types[order[i].index];
         enum role role = role_of(t->name);
         if (!may_quantise(t)) {
-            *type = t->t.type;
+            *type = widen && (t->t.type == FO_F16 || t->t.type == FO_BF16) ? FO_F32 : t->t.type;
         } else if (!quantised) {
             *type = mix->base;
         } else {

@@ -22,6 +22,7 @@ const char *pn_mix_name(const struct pn_mix *m);
 uint32_t pn_mix_file_type(const struct pn_mix *m);
 
 /* The type of every tensor of g, in its order: ret_types[fo_gguf_n_tensors(g)]. Tensors that are not to be quantised (norms, biases, routers,
- * everything of one dimension) keep the type they have. *ret_n_fallback counts those whose rows are no multiple of the block of the type
+ * everything of one dimension) keep the type they have, or become F32 where
+ * they come in 16 bits from a HuggingFace directory. *ret_n_fallback counts those whose rows are no multiple of the block of the type
  * chosen, so that they got one with a smaller block. FO_EFORMAT when metadata or names make no sense, FO_ENOMEM. */
 int pn_mix_types(const struct pn_mix *m, const struct fo_gguf *g, enum fo_dtype *ret_types, size_t *ret_n_fallback, struct fo_err *e);

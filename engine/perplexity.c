@@ -59,7 +59,8 @@ int pn_perplexity(struct pn_model *m, const int32_t *ids, size_t n, uint32_t win
     const struct fo_tok *tok = pn_model_tok(m);
     struct sums s = { 0 };
     struct pn_perplexity p = { 0 };
-    if (window < LEAST_WINDOW) return fo_fail_need(e, FO_EINVAL, LEAST_WINDOW, window, "a window of %u tokens; at least %d make sense", window, LEAST_WINDOW);
+    if (window < LEAST_WINDOW)
+        return fo_fail_need(e, FO_EINVAL, LEAST_WINDOW, window, "a window of %u tokens; at least %d make sense", window, LEAST_WINDOW);
     if (window > pn_model_info(m)->ctx_cap)
         return fo_fail_need(e, FO_EINVAL, window, pn_model_info(m)->ctx_cap, "a window of %u tokens is more than the cap of %u", window,
                             pn_model_info(m)->ctx_cap);

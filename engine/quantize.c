@@ -28,9 +28,13 @@ enum {
     QUANTISATION_VERSION = 2 /* of the block formats, as llama.cpp counts it */
 };
 
+/* Set where rows of q and k lie as they were trained, in two halves of a head that rotate together; in a GGUF of the llama architecture they
+ * are neighbours. */
+#define HALVES "pantheon.rope.neox"
+
 /* Keys that say something about the input file only. */
 static const char *const dropped[] = { "general.file_type", "general.quantization_version", "general.alignment", "split.no", "split.count",
-                                       "split.tensors.count" };
+                                       "split.tensors.count", HALVES };
 
 struct job {
     struct fo_gguf *g;
@@ -38,7 +42,9 @@ struct job {
     struct fo_outfile *out;
     enum fo_dtype *types; /* [n_tensors] to write */
     uint8_t *slab;        /* [SLAB_BYTES] */
-    float *wide;          /* [n_threads, PIECE] */
+    uint8_t *rows;        /* [SLAB_BYTES] rows put in order, or NULL: they are */
+    uint32_t n_head, n_head_kv, n_rot; /* when they are not */
+    float *wide;          /* [n_threads, 2, PIECE] a piece widened, and one moved to where it can be read */
     int64_t *bad;         /* [n_threads] first piece that the type cannot hold, or -1 */
     const struct pn_quantize_opts *o;
     uint64_t done, total; /* bytes of data written, and to write */
@@ -55,11 +61,13 @@ static float most(const struct fo_dtype_info *t) {
 
 static void convert(void *arg, int lo, int hi, int thread) {
     struct job *j = arg;
-    float *wide = j->wide + (size_t)thread * PIECE, top = most(j->to);
+    float *wide = j->wide + (size_t)thread * 2 * PIECE, top = most(j->to);
     for (int p = lo; p < hi; p++) {
         uint64_t at = (uint64_t)p * PIECE;
         size_t n = j->n - at < PIECE ? (size_t)(j->n - at) : PIECE;
-        j->from->to_f32(j->src + at / j->from->block * j->from->block_bytes, wide, n);
+        const uint8_t *src = j->src + at / j->from->block * j->from->block_bytes;
+        if ((uintptr_t)src & 1) src = memcpy(wide + PIECE, src, n / j->from->block * j->from->block_bytes); /* safetensors may lie anywhere */
+        j->from->to_f32(src, wide, n);
         if (j->bad[thread] < 0 && !(fo_abs_max(wide, (int)n) <= top)) j->bad[thread] = p;
         j->to->from_f32(wide, j->slab + at / j->to->block * j->to->block_bytes, n);
     }
@@ -83,27 +91,63 @@ static void forget(const struct fo_gguf_tensor *t, const void *bytes, uint64_t n
     if (t->map && end > from) madvise((void *)from, end - from, MADV_DONTNEED);
 }
 
+/* Converts the slab j->src of j->n elements, which begins at element `at` of t, and writes it. */
+static int write_slab(struct job *j, const struct fo_gguf_tensor *t, uint64_t at, struct fo_err *e) {
+    for (int i = 0; i < fo_pool_threads(j->pool); i++) j->bad[i] = -1;
+    fo_pool_run(j->pool, convert, j, (int)((j->n + PIECE - 1) / PIECE));
+    if (step(j, e)) return (int)e->code;
+    int64_t first = -1;
+    for (int i = 0; i < fo_pool_threads(j->pool); i++)
+        if (j->bad[i] >= 0 && (first < 0 || j->bad[i] < first)) first = j->bad[i];
+    if (first >= 0)
+        return (int)fo_fail(e, FO_EFORMAT, "tensor %.*s: between elements %llu and %llu stands a value that %s cannot hold: not finite, or too large",
+                            (int)t->name.len, t->name.s, (unsigned long long)at + (unsigned long long)first * PIECE,
+                            (unsigned long long)at + ((unsigned long long)first + 1) * PIECE, j->to->name);
+    uint64_t bytes = j->n / j->to->block * j->to->block_bytes;
+    if (fo_outfile_write(j->out, j->slab, (size_t)bytes, e)) return (int)e->code;
+    j->done += bytes;
+    return FO_OK;
+}
+
 static int write_converted(struct job *j, const struct fo_gguf_tensor *t, struct fo_err *e) {
     uint64_t left = t->bytes / j->from->block_bytes * j->from->block, at = 0;
     uint64_t per_slab = (uint64_t)SLAB_BYTES / (PIECE / j->to->block * j->to->block_bytes) * PIECE;
     for (; left > 0; left -= j->n, at += j->n) {
         j->n = left < per_slab ? left : per_slab;
         j->src = (const uint8_t *)t->t.data + at / j->from->block * j->from->block_bytes;
-        for (int i = 0; i < fo_pool_threads(j->pool); i++) j->bad[i] = -1;
-        fo_pool_run(j->pool, convert, j, (int)((j->n + PIECE - 1) / PIECE));
-        uint64_t bytes = j->n / j->to->block * j->to->block_bytes;
+        if (write_slab(j, t, at, e)) return (int)e->code;
         forget(t, j->src, j->n / j->from->block * j->from->block_bytes);
-        if (step(j, e)) return (int)e->code;
-        int64_t first = -1;
-        for (int i = 0; i < fo_pool_threads(j->pool); i++)
-            if (j->bad[i] >= 0 && (first < 0 || j->bad[i] < first)) first = j->bad[i];
-        if (first >= 0)
-            return (int)fo_fail(e, FO_EFORMAT, "tensor %.*s: between elements %llu and %llu stands a value that %s cannot hold: not finite, or too large",
-                                (int)t->name.len, t->name.s, (unsigned long long)at + (unsigned long long)first * PIECE,
-                                (unsigned long long)at + ((unsigned long long)first + 1) * PIECE, j->to->name);
-        if (fo_outfile_write(j->out, j->slab, (size_t)bytes, e)) return (int)e->code;
-        j->done += bytes;
     }
+    return FO_OK;
+}
+
+/* Heads of a tensor whose rows are to be put in order, else 0. */
+static uint32_t heads_to_order(const struct job *j, const struct fo_gguf_tensor *t) {
+    static const char *const names[] = { "attn_q.weight", "attn_k.weight", "attn_q.bias", "attn_k.bias" };
+    for (size_t i = 0; j->rows && i < sizeof names / sizeof *names; i++)
+        if (t->name.len >= strlen(names[i]) && memcmp(t->name.s + t->name.len - strlen(names[i]), names[i], strlen(names[i])) == 0)
+            return i % 2 ? j->n_head_kv : j->n_head;
+    return 0;
+}
+
+/* As write_converted, the rows of each head reordered: what stood at i and at n_rot / 2 + i, becomes 2 i and 2 i + 1. A bias is a row an
+ * element. */
+static int write_ordered(struct job *j, const struct fo_gguf_tensor *t, uint32_t n_head, struct fo_err *e) {
+    uint64_t n_rows = (uint64_t)(t->t.ne[1] > 1 ? t->t.ne[1] : t->t.ne[0]), row = t->bytes / n_rows, head = n_rows / n_head;
+    uint64_t elements = row / j->from->block_bytes * j->from->block, wide = elements * sizeof(float), per_slab = SLAB_BYTES / (wide ? wide : 1);
+    if (n_rows % n_head || head < j->n_rot || j->n_rot % 2 || j->from->block > 1 || per_slab == 0 || t->t.ne[2] > 1)
+        return (int)fo_fail(e, FO_EUNSUPPORTED, "tensor %.*s: rows of %u heads that cannot be put in order", (int)t->name.len, t->name.s, n_head);
+    for (uint64_t at = 0; at < n_rows; at += per_slab) {
+        uint64_t n = n_rows - at < per_slab ? n_rows - at : per_slab;
+        for (uint64_t i = at; i < at + n; i++) {
+            uint64_t in_head = i % head, from = in_head < j->n_rot ? in_head / 2 + in_head % 2 * (j->n_rot / 2) : in_head;
+            memcpy(j->rows + (i - at) * row, (const uint8_t *)t->t.data + (i - in_head + from) * row, (size_t)row);
+        }
+        j->src = j->rows;
+        j->n = n * elements;
+        if (write_slab(j, t, at * elements, e)) return (int)e->code;
+    }
+    forget(t, t->t.data, t->bytes);
     return FO_OK;
 }
 
@@ -128,7 +172,8 @@ static int write_data(struct job *j, struct fo_err *e) {
         uint64_t before = j->done;
         j->from = fo_dtype_info(t->t.type);
         j->to = fo_dtype_info(j->types[i]);
-        if (j->from == j->to ? write_copied(j, t, e) : write_converted(j, t, e)) return (int)e->code;
+        uint32_t n_head = heads_to_order(j, t);
+        if (n_head ? write_ordered(j, t, n_head, e) : j->from == j->to ? write_copied(j, t, e) : write_converted(j, t, e)) return (int)e->code;
         size_t pad = (size_t)padding(j->done - before);
         if (fo_outfile_write(j->out, zeros, pad, e)) return (int)e->code;
         j->done += pad;
@@ -162,7 +207,7 @@ static int plan(struct job *j, struct fo_buf *head, struct pn_quantize_result *r
     for (size_t i = 0; i < fo_gguf_n_tensors(j->g) && !rc; i++) {
         const struct fo_gguf_tensor *t = fo_gguf_tensor_at(j->g, i);
         const struct fo_dtype_info *from = fo_dtype_info(t->t.type), *to = fo_dtype_info(j->types[i]);
-        uint64_t ne[FO_MAX_DIMS], bytes = t->bytes / from->block_bytes * from->block / to->block * to->block_bytes; /* both at most 4 bytes an element */
+        uint64_t ne[FO_MAX_DIMS], bytes = t->bytes / from->block_bytes * from->block / to->block * to->block_bytes; /* at most 21 times as many */
         uint32_t n_dims = 1;
         for (uint32_t d = 0; d < FO_MAX_DIMS; d++) {
             ne[d] = (uint64_t)t->t.ne[d];
@@ -192,6 +237,28 @@ static int refuse_input(const struct fo_gguf *g, const char *out, struct fo_err 
     return FO_OK;
 }
 
+/* Whether, and in which heads, rows of q and k must be put in order. */
+static int look_at_rows(struct job *j, struct fo_err *e) {
+    bool halves;
+    if (!fo_gguf_find(j->g, HALVES)) return FO_OK;
+    if (fo_gguf_get_bool(j->g, HALVES, &halves, e)) return (int)e->code;
+    if (!halves) return FO_OK;
+    if (fo_gguf_get_u32(j->g, "llama.attention.head_count", &j->n_head, e)) return (int)e->code;
+    j->n_head_kv = j->n_head;
+    if (fo_gguf_find(j->g, "llama.attention.head_count_kv") && fo_gguf_get_u32(j->g, "llama.attention.head_count_kv", &j->n_head_kv, e))
+        return (int)e->code;
+    if (fo_gguf_find(j->g, "llama.rope.dimension_count")) {
+        if (fo_gguf_get_u32(j->g, "llama.rope.dimension_count", &j->n_rot, e)) return (int)e->code;
+    } else {
+        uint32_t n_embd;
+        if (fo_gguf_get_u32(j->g, "llama.embedding_length", &n_embd, e)) return (int)e->code;
+        j->n_rot = j->n_head ? n_embd / j->n_head : 0;
+    }
+    if (!j->n_head || !j->n_head_kv || !j->n_rot) return (int)fo_fail(e, FO_EFORMAT, "no heads, or nothing in them that rotates");
+    j->rows = malloc(SLAB_BYTES);
+    return j->rows ? FO_OK : (int)fo_fail(e, FO_ENOMEM, "no memory to quantise with");
+}
+
 int pn_quantize(const char *in, const char *out, const struct pn_quantize_opts *o, struct pn_quantize_result *ret, struct fo_err *e) {
     struct job j = { .o = o };
     struct pn_quantize_result r = { 0 };
@@ -204,13 +271,14 @@ int pn_quantize(const char *in, const char *out, const struct pn_quantize_opts *
     size_t n_threads = (size_t)fo_pool_threads(j.pool);
     j.types = calloc(r.n_tensors + 1, sizeof *j.types);
     j.slab = malloc(SLAB_BYTES);
-    j.wide = calloc(n_threads, PIECE * sizeof *j.wide);
+    j.wide = calloc(n_threads, 2 * PIECE * sizeof *j.wide);
     j.bad = calloc(n_threads, sizeof *j.bad);
     if (!j.types || !j.slab || !j.wide || !j.bad) {
         rc = (int)fo_fail(e, FO_ENOMEM, "no memory to quantise with");
         goto done;
     }
-    rc = pn_mix_types(o->mix, j.g, j.types, &r.n_fallback, e);
+    rc = look_at_rows(&j, e);
+    if (!rc) rc = pn_mix_types(o->mix, j.g, j.types, &r.n_fallback, e);
     if (!rc) rc = plan(&j, &head, &r, e);
     if (rc) {
         fo_wrap(e, "%s", in);
@@ -231,6 +299,7 @@ done:
     fo_buf_done(&head);
     free(j.types);
     free(j.slab);
+    free(j.rows);
     free(j.wide);
     free(j.bad);
     return rc;

@@ -115,8 +115,9 @@ float fo_fit_values(const float *x, int n, const int8_t values[16]) {
         step[j] = (float)(values[j + 1] - values[j]);
     }
     struct sums best = { 0, 1 };
-    for (int k = -7; k <= 7; k++) { /* the extreme value stands at values[0], or up to seven units beside it */
-        struct sums s = assign_values(y, n, (float)(values[0] + k) * sign, middle, step, values[0]);
+    for (int k = -7; k <= 11; k++) { /* the extreme value stands at values[0], or up to seven units beside it; or near the other end */
+        float at = (float)(k <= 7 ? values[0] + k : values[15] + 5 * (k - 8));
+        struct sums s = assign_values(y, n, at * sign, middle, step, values[0]);
         if (better(s, best)) best = s;
     }
     return unit * (best.xq / best.qq);
@@ -180,7 +181,7 @@ float fo_fit_offset(const struct fo_fit_grid *g, const float *x, int n, float *r
     }
     for (int k = 0; k < g->n_tries; k++) {
         float s, l, inverse = ((float)g->top + g->first + 0.1f * (float)k) / (max - min);
-        float error = try_offset(g, y, weight, n, min, inverse, sum_w, sum_x, &s, &l);
+        float error = try_offset(g, y, weight, n, -low, inverse, sum_w, sum_x, &s, &l); /* from where the best so far begins */
         if (error < 0 || error >= best) continue;
         best = error;
         scale = s;

@@ -62,6 +62,10 @@ int fo_outfile_open(const char *path, bool replace, uint64_t need_bytes, struct 
         fo_fail(e, FO_EINVAL, "%s exists", path);
         goto fail;
     }
+    if (path[directory_len(path)] == '\0') {
+        fo_fail(e, FO_EINVAL, "'%s' names no file to write", path);
+        goto fail;
+    }
     f->path = there ? realpath(path, NULL) : strdup(path);
     size_t dir = f->path ? directory_len(f->path) : 0, size = f->path ? strlen(f->path) + 32 : 0;
     f->temp = f->path ? malloc(size) : NULL;

@@ -1,5 +1,5 @@
 """Quantises one model with `pantheon quantize` and with llama-quantize (llama.cpp), type by type, and prints as a Markdown table: how many
-tensors got another type than there (0 is asked for), and the perplexity of both files on a text, computed by the same engine.
+tensors got another type than there (0 is asked for) and other bytes, and the perplexity of both files on a text, computed by the same engine.
 
     tests/bench/quantize_peer.py PANTHEON LLAMA-QUANTIZE F32.gguf TEXT [TYPE ...]
 
@@ -20,7 +20,7 @@ NAMES = {0: "F32", 1: "F16", 2: "Q4_0", 3: "Q4_1", 6: "Q5_0", 7: "Q5_1", 8: "Q8_
 
 
 def tensors(path):
-    """{name: (type, ne)} of a GGUF, in file order."""
+    """{name: (type, ne, place in the file)} of a GGUF, in file order."""
     f = open(path, "rb")
 
     def u(fmt):
@@ -52,9 +52,21 @@ def tensors(path):
     for _ in range(n_tensors):
         name = text().decode()
         ne = u("%dQ" % u("I")[0])
-        out[name] = (NAMES.get(u("I")[0], "?"), ne)
-        u("Q")
-    return out
+        out[name] = (NAMES.get(u("I")[0], "?"), ne, u("Q")[0])
+    start = (f.tell() + 31) // 32 * 32
+    return {name: (kind, ne, start + at) for name, (kind, ne, at) in out.items()}
+
+
+def differing(ours, theirs, mine, there):
+    """Tensors whose bytes differ."""
+    a, b = open(ours, "rb"), open(theirs, "rb")
+    places, n = sorted(t[2] for t in mine.values()) + [ours.stat().st_size], 0
+    ends = dict(zip(places, places[1:]))
+    for name, (_, _, at) in mine.items():
+        a.seek(at)
+        b.seek(there[name][2])
+        n += a.read(ends[at] - at) != b.read(ends[at] - at)
+    return n
 
 
 def peer(quantize, source, target, kind, imatrix):
@@ -80,7 +92,7 @@ def flat_imatrix(path, source):
     with open(path, "wb") as f:
         names = {n: t for n, t in tensors(source).items() if n.endswith("weight") and len(t[1]) > 1}
         f.write(struct.pack("<i", len(names)))
-        for n, (_, ne) in names.items():
+        for n, (_, ne, _) in names.items():
             count = ne[0] * (ne[2] if len(ne) > 2 else 1)
             f.write(struct.pack("<i", len(n)) + n.encode() + struct.pack("<ii", 1, count) + struct.pack("<f", 1.0) * count)
         f.write(struct.pack("<i", 1) + struct.pack("<i", 4) + b"ones")
@@ -96,7 +108,7 @@ def main():
     work = pathlib.Path(os.environ.get("WORK") or tempfile.mkdtemp(prefix="quantize-peer-"))
     flat_imatrix(work / "ones.dat", source)
     bad = 0
-    print("| type | other types | bytes | bytes there | perplexity | there | difference |\n| --- | --- | --- | --- | --- | --- | --- |")
+    print("| type | other types | other bytes | MB | perplexity | there | difference |\n| --- | --- | --- | --- | --- | --- | --- |")
     for kind in args[4:] or TYPES:
         ours, theirs = work / "ours.gguf", work / "theirs.gguf"
         subprocess.run([pantheon, "quantize", "--force", source, ours, kind], check=True, capture_output=True)
@@ -108,9 +120,11 @@ def main():
         other = sorted(n for n in mine if mine[n][0] != there[n][0])
         assert mine.keys() == there.keys() and all(mine[n][1][0] == there[n][1][0] for n in mine)
         bad += len(other)
-        row = f"| {kind} | {len(other)} | {ours.stat().st_size} | {theirs.stat().st_size} |"
+        n = differing(ours, theirs, mine, there) if not other else len(mine)
+        row = f"| {kind} | {len(other)} | {n} of {len(mine)} | {ours.stat().st_size / 1e6:.1f} |"
         if not types_only:
-            a, b = perplexity(pantheon, ours, text), perplexity(pantheon, theirs, text)
+            a = perplexity(pantheon, ours, text)
+            b = perplexity(pantheon, theirs, text) if n else a
             difference = 100 * (a["perplexity"] / b["perplexity"] - 1)
             bad += not difference <= 1
             row += f" {a['perplexity']:.3f} | {b['perplexity']:.3f} | {difference:+.2f}% |"

@@ -122,6 +122,48 @@ static void what_is_quantised_comes_back_within_half_a_step(void **state) {
     }
 }
 
+/* Bell-shaped weights, as trained ones are nearly. The figures are the relative root mean square errors of ggml's own quantisers (llama.cpp
+ * as in llama-cpp-python 0.3.36, without an importance matrix) on the same values. */
+static void quantisers_lose_no_more_than_those_of_ggml(void **state) {
+    (void)state;
+    static const struct {
+        enum fo_dtype type;
+        double error;
+    } peers[] = {
+        { FO_Q4_0, 0.08462 }, { FO_Q4_1, 0.07717 }, { FO_Q5_0, 0.04204 }, { FO_Q5_1, 0.03743 },
+        { FO_Q8_0, 0.00524 }, { FO_Q2_K, 0.29442 }, { FO_Q3_K, 0.14938 }, { FO_Q4_K, 0.07053 },
+        { FO_Q5_K, 0.03572 }, { FO_Q6_K, 0.01758 }, { FO_IQ4_NL, 0.07527 }, { FO_IQ4_XS, 0.07585 },
+        { FO_TQ1_0, 0.79635 }, { FO_TQ2_0, 0.79635 }, { FO_MXFP4, 0.11763 }, { FO_NVFP4, 0.09589 },
+    };
+    enum { N = 65536 };
+    float *x = malloc(N * sizeof *x), *y = malloc(N * sizeof *y);
+    void *blocks = malloc(N * sizeof *x);
+    struct fo_rng r;
+    fo_rng_seed(&r, 5);
+    for (int i = 0; i < N; i++) fo_rng_u64(&r);
+    for (int i = 0; i < N; i++) {
+        double v = 0;
+        fo_rng_u64(&r);
+        for (int j = 0; j < 12; j++) v += fo_rng_unit(&r) - 0.5; /* a sum of twelve: nearly normal, the same everywhere */
+        x[i] = (float)(v * 0.05);
+    }
+    for (size_t k = 0; k < sizeof peers / sizeof *peers; k++) {
+        const struct fo_dtype_info *t = fo_dtype_info(peers[k].type);
+        double diff = 0, all = 0;
+        t->from_f32(x, blocks, N);
+        t->to_f32(blocks, y, N);
+        for (int i = 0; i < N; i++) {
+            diff += ((double)x[i] - (double)y[i]) * ((double)x[i] - (double)y[i]);
+            all += (double)x[i] * (double)x[i];
+        }
+        double error = sqrt(diff / all);
+        if (error > 1.001 * peers[k].error || error < 0.9 * peers[k].error) fail_msg("%s: error %.5f, there %.5f", t->name, error, peers[k].error);
+    }
+    free(x);
+    free(y);
+    free(blocks);
+}
+
 static void every_served_type_but_those_with_code_books_can_be_written(void **state) {
     (void)state;
     for (uint32_t i = 0; i < FO_N_DTYPES; i++)
@@ -234,6 +276,7 @@ int main(void) {
         cmocka_unit_test(every_served_type_dequantises_bit_for_bit),
         cmocka_unit_test(infinities_nans_and_subnormals_of_the_16_bit_types_pass),
         cmocka_unit_test(what_is_quantised_comes_back_within_half_a_step),
+        cmocka_unit_test(quantisers_lose_no_more_than_those_of_ggml),
         cmocka_unit_test(every_served_type_but_those_with_code_books_can_be_written),
         cmocka_unit_test(any_bits_are_a_block),
         cmocka_unit_test(nvfp4_keeps_what_its_scales_reach_and_saturates_beyond),
