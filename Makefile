@@ -74,6 +74,7 @@ LIBS    := $(B)/libpantheond.a $(B)/libengine.a $(B)/libconfig.a $(B)/libfoundry
 TESTS   := $(patsubst %.c,$(B)/%,$(wildcard tests/*/test_*.c))
 BENCHES := $(patsubst %.c,$(B)/%,$(wildcard tests/bench/bench_*.c))
 FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard tests/fuzz/fuzz_*.c))
+REPLAYS := $(FUZZERS:$(B)/tests/fuzz/fuzz_%=$(B)/tests/fuzz/replay_%)
 TOOLS   := $(patsubst %.c,$(B)/%,$(wildcard tests/gen/*.c))
 HELPERS := $(call obj,$(wildcard tests/support/*.c))
 DAEMON_LIBS := -lyaml -lsystemd
@@ -120,7 +121,10 @@ $(TESTS): $(B)/%: $(B)/%.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIB
 	$(Q)$(CC) $(ALL_CFLAGS) $(WRAP) $(LDFLAGS) -o $@ $^ -lcmocka $(DAEMON_LIBS) $(CORE_LIBS)
 $(BENCHES) $(TOOLS): $(B)/%: $(B)/%.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIBS)
 	$(Q)$(CC) $(ALL_CFLAGS) $(WRAP) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
-$(FUZZERS): $(B)/%: $(B)/%.o $(LIBS)
+# The fuzzers' inputs as ordinary tests.
+$(REPLAYS): $(B)/tests/fuzz/replay_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/replay.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) $(WRAP) $(LDFLAGS) -o $@ $^ -lcmocka $(DAEMON_LIBS) $(CORE_LIBS)
+$(FUZZERS): $(B)/%: $(B)/%.o $(B)/tests/support.a $(LIBS)
 	$(Q)$(CC) $(ALL_CFLAGS) -fsanitize=fuzzer $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
 # Objects are rebuilt when the flags change, not only when sources do.
 $(B)/.flags: FORCE
@@ -143,8 +147,8 @@ demo: deps
 	$(Q)exec $(PYTHON) scripts/demo.py $(if $(ONCE),--once) etc/demo.yaml
 
 # --- tests -----------------------------------------------------------------------------------
-test: $(TESTS) $(TOOLS) $(B)/pantheon-$(BACKEND) $(B)/pantheond
-	$(Q)B=$(B) tests/run $(TESTS)
+test: $(TESTS) $(REPLAYS) $(TOOLS) $(B)/pantheon-$(BACKEND) $(B)/pantheond
+	$(Q)B=$(B) FUZZ_SEEDS='$(foreach f,$(patsubst $(B)/tests/fuzz/fuzz_%,%,$(FUZZERS)),$(f)=$(SEEDS.$(f)))' tests/run $(TESTS) $(REPLAYS)
 bench: $(BENCHES)
 	$(Q)for b in $(BENCHES); do $$b || exit 1; done
 # Each fuzzer for FUZZ_SECONDS (default 60), from the test cases as seeds; what it finds new is kept in build/fuzz/corpus.
@@ -158,7 +162,7 @@ fuzz:
 	$(Q)$(MAKE) --no-print-directory FLAVOUR=fuzz CC=clang fuzzers
 	$(Q)$(foreach f,$(FUZZERS:$(B)/%=$(O)/fuzz/%),n=$(f:$(O)/fuzz/tests/fuzz/fuzz_%=%); echo "fuzz $$n"; mkdir -p $(O)/fuzz/corpus/$$n; \
 	 $(f) -max_total_time=$(or $(FUZZ_SECONDS),60) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
-	 $(O)/fuzz/corpus/$$n $(SEEDS.$(f:$(O)/fuzz/tests/fuzz/fuzz_%=%)) || exit 1; )
+	 $(O)/fuzz/corpus/$$n tests/fuzz/corpus/$$n $(SEEDS.$(f:$(O)/fuzz/tests/fuzz/fuzz_%=%)) || exit 1; )
 fuzzers: $(FUZZERS)
 lint: check-layers check-headers check-symbols check-banned check-size
 check-layers:  ; $(Q)tests/lint/layers

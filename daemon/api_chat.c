@@ -32,13 +32,18 @@ static bool render(const struct pn_model *m, const struct pd_params *p, struct p
         .now = (int64_t)time(NULL),
     };
     bool ok = pn_text_encode_chat(m, &in, 0, ret, &e) == FO_OK;
-    if (!ok) pd_error_from(x, &e, false);
+    struct fo_err state;
+    const struct pn_chat *chat = pn_model_chat(m);
+    if (!ok && chat && pn_chat_source(chat) != PN_CHAT_NONE && pn_chat_state(chat, &state))
+        pd_error_set(x, PD_ERR_TEMPLATE, NULL, "Model '%s' cannot chat: %s; use /v1/completions", p->model, state.msg);
+    else if (!ok)
+        pd_error_from(x, &e, false);
     if (!ok && e.code == FO_EINVAL && raised.len && !raised.failed) pd_error_set(x, x->id, NULL, "%s", fo_buf_str(&raised));
     fo_buf_done(&raised);
     if (ok) return true;
     if (x->id == PD_ERR_UNSUPPORTED && !strstr(x->message, "/v1/completions")) /* no tokenizer at all */
         pd_error_set(x, PD_ERR_UNSUPPORTED, NULL, "%s; use /v1/completions with token ids", e.msg);
-    if (pd_error_row(x->id)->status == 400) snprintf(x->param, sizeof x->param, "messages");
+    if (pd_error_row(x->id)->status == 400 && x->id != PD_ERR_TEMPLATE) snprintf(x->param, sizeof x->param, "messages");
     if (pd_error_row(x->id)->status == 503) x->retry_after_s = 1;
     return false;
 }

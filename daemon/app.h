@@ -30,7 +30,7 @@ enum pd_model_state {
     PD_MODEL_LEAVING  /* no longer wanted; ends what it is doing */
 };
 
-enum pd_condition_id { PD_C_READY, PD_C_LOADED, PD_C_PLACED, PD_C_CURRENT, PD_C_DEGRADED, PD_C_HEALTHY, PD_N_CONDITIONS };
+enum pd_condition_id { PD_C_READY, PD_C_LOADED, PD_C_PLACED, PD_C_CURRENT, PD_C_DEGRADED, PD_C_HEALTHY, PD_C_CHAT, PD_N_CONDITIONS };
 enum pd_server_condition_id { PD_S_MANIFEST_VALID, PD_S_RECONCILED, PD_S_DRAINING, PD_N_SERVER_CONDITIONS };
 
 struct pd_condition {

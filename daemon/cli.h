@@ -15,7 +15,7 @@ enum { PD_CLI_MAX_MODELS = 64, PD_CLI_MAX_LIST = 16 };
 
 /* What `serve` is told of one model: flags after a --model belong to it, flags before the first to all. */
 struct pd_cli_model {
-    const char *path, *name, *chat_template, *dies;
+    const char *path, *name, *chat_template, *dies, *kv;
     int64_t ctx_cap, max_sessions, max_concurrent; /* 0 = not given */
 };
 

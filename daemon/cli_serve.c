@@ -14,6 +14,7 @@
 #include "engine/version.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
+#include "foundry/base/log.h"
 #include "foundry/device.h"
 
 enum { MAX_MANIFEST = 1 << 20 };
@@ -228,6 +229,12 @@ int pd_cli_serve(const struct pd_cli_args *a) {
             return PD_EXIT_USAGE;
         }
         areas = a->log + 6;
+        size_t n;
+        const char *unknown = fo_log_unknown_area(areas, &n);
+        if (unknown) {
+            pd_cli_failf("--log %s: there is no area '%.*s'; there are %s, and all", a->log, (int)n, unknown, fo_log_areas());
+            return PD_EXIT_USAGE;
+        }
     }
     if (a->models[0].name && a->n_models > 0) {
         pd_cli_failf("--name %s stands before the first --model: put it after the model it names", a->models[0].name);

@@ -60,8 +60,13 @@ static int request_line(char *line, struct pd_head *h, const char **ret_why) {
     for (char *p = target; *p; p++)
         if ((unsigned char)*p <= 0x20 || (unsigned char)*p >= 0x7F) return refuse(400, "the request target has a byte that must be percent-encoded", ret_why);
     if (strncasecmp(target, "http://", 7) == 0 || strncasecmp(target, "https://", 8) == 0) { /* absolute form, as proxies send it */
-        char *slash = strchr(strstr(target, "://") + 3, '/');
+        char *host = strstr(target, "://") + 3, *slash = strchr(host, '/');
         if (!slash) return refuse(400, "the request target has no path", ret_why);
+        size_t n = (size_t)(slash - host);
+        if (n == 0 || memchr(host, '@', n) || memchr(host, '?', n) || memchr(host, '#', n)) return refuse(400, "the request target has no host, or more than one", ret_why);
+        memmove(host - 1, host, n); /* room for a NUL in front of the path */
+        host[n - 1] = '\0';
+        h->authority = host - 1;
         target = slash;
     }
     if (*target != '/' && strcmp(target, "*") != 0) return refuse(400, "the request target does not start with '/'", ret_why);
@@ -92,6 +97,7 @@ static int framing(struct pd_head *h, const char **ret_why) {
         const char *name = h->headers[i].name, *value = h->headers[i].value;
         if (strcasecmp(name, "Host") == 0) {
             if (++hosts > 1) return refuse(400, "more than one Host header", ret_why);
+            if (h->authority) h->headers[i].value = h->authority; /* what the header says is ignored then (RFC 9112 3.2.2) */
         } else if (strcasecmp(name, "Content-Length") == 0) {
             if (++lengths > 1) return refuse(400, "more than one Content-Length header", ret_why);
             size_t n = strlen(value);

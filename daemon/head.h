@@ -14,6 +14,7 @@ enum {
 
 struct pd_head {
     char *method, *path, *query; /* NUL-terminated inside the caller's buffer; path as sent (encoded), query "" when absent */
+    char *authority;             /* of a target in absolute form: it stands in for the Host header; NULL = another form */
     int minor;                   /* HTTP/1.minor: 0 or 1 */
     struct pd_header {
         char *name, *value;

@@ -66,6 +66,7 @@ struct pd_http {
     struct pd_conn *conns;
     uint32_t n_conns, n_refusing, n_local;
     bool closing;
+    struct fo_buf turned_away; /* the body for connections past REFUSALS; made once, before threads exist */
     atomic_bool draining;
     atomic_uint busy;
     atomic_uint_fast64_t body_bytes; /* held by all connections */
@@ -465,13 +466,39 @@ static bool same_address(const struct sockaddr_storage *a, const struct sockaddr
     return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr, &((const struct sockaddr_in6 *)b)->sin6_addr, 8) == 0;
 }
 
+/* More connections over the cap than REFUSALS get their answer from the thread that accepts, which waits for nobody. What came already is
+ * read and dropped: bytes unread at the close would take the answer back. */
+static void turn_away(struct pd_http *h, int fd) {
+    char drop[16 * 1024], answer[1024];
+    int n = snprintf(answer, sizeof answer,
+                     "HTTP/1.1 503 Service Unavailable\r\nServer: pantheon/%s\r\nx-request-id: req_%016llx\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
+                     "Retry-After: 1\r\nConnection: close\r\n\r\n%s",
+                     pn_version(), (unsigned long long)fo_rng_entropy(), h->turned_away.len, fo_buf_str(&h->turned_away));
+    bool whole = !h->turned_away.failed && n > 0 && (size_t)n < sizeof answer;
+    while (recv(fd, drop, sizeof drop, MSG_DONTWAIT) == (ssize_t)sizeof drop) {
+    }
+    if (whole && send(fd, answer, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
+        shutdown(fd, SHUT_WR);
+        while (recv(fd, drop, sizeof drop, MSG_DONTWAIT) == (ssize_t)sizeof drop) {
+        }
+    }
+    close(fd);
+}
+
+static void prepare_turned_away(struct pd_http *h) {
+    struct pd_error x;
+    fo_buf_init(&h->turned_away, 512);
+    pd_error_set(&x, PD_ERR_CONNECTIONS, NULL, "All connections of this server are in use, and many wait to be told so.");
+    pd_error_json(&x, NULL, &h->turned_away);
+}
+
 static void adopt(struct pd_http *h, int fd, const struct sockaddr_storage *peer) {
     struct pd_conn *c = calloc(1, sizeof *c);
     int on = 1;
     bool local = peer->ss_family == AF_UNIX;
     if (!local) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (!c) {
-        close(fd);
+        turn_away(h, fd);
         return;
     }
     c->http = h;
@@ -504,7 +531,7 @@ static void adopt(struct pd_http *h, int fd, const struct sockaddr_storage *peer
     }
     pthread_mutex_unlock(&h->lock);
     if (!take) {
-        close(fd);
+        turn_away(h, fd);
         free(c);
     }
 }
@@ -637,6 +664,7 @@ int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct f
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->empty, NULL);
     h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    prepare_turned_away(h);
     int code = h->wake < 0 ? fo_fail_errno(e, errno, "eventfd") : FO_OK;
     for (size_t i = 0; i < opts->n_listen && code == FO_OK; i++) code = bind_all(h, opts->listen[i], e);
     if (code != FO_OK) {
@@ -688,6 +716,7 @@ void pd_http_close(struct pd_http *h) {
     while (h->conns) pthread_cond_wait(&h->empty, &h->lock);
     pthread_mutex_unlock(&h->lock);
     if (h->wake >= 0) close(h->wake);
+    fo_buf_done(&h->turned_away);
     pthread_cond_destroy(&h->empty);
     pthread_mutex_destroy(&h->lock);
     free(h);

@@ -344,6 +344,8 @@ static void print_model(const json_t *m) {
         }
     }
     if (json_is_true(json_object_get(m, "declared")) && strcmp(text_of(condition(m, "Current"), "status"), "True") != 0) snprintf(bad, sizeof bad, " %s", text_of(condition(m, "Current"), "reason"));
+    const json_t *chat = condition(m, "Chat");
+    if (strcmp(text_of(chat, "reason"), "TemplateInvalid") == 0) snprintf(bad + strlen(bad), sizeof bad - strlen(bad), " %s", text_of(chat, "reason"));
     const json_t *counters = json_object_get(m, "counters");
     printf("%-20s %-8s %-18s %10s %5lld/%-5lld %4lld%s%s%s\n", text_of(m, "name"), text_of(m, "status"), *dies ? dies : "-", sum ? fo_format_bytes((uint64_t)sum, bytes, sizeof bytes) : "-",
            (long long)json_integer_value(json_object_get(counters, "running")), (long long)json_integer_value(json_object_get(counters, "queued")),

@@ -13,6 +13,7 @@
 #include "daemon/std.h"
 #include "engine/version.h"
 #include "foundry/base/err.h"
+#include "foundry/base/log.h"
 #include "foundry/device.h"
 
 #define DEFAULT_CONFIG "/etc/pantheon/models.yaml"
@@ -25,7 +26,7 @@ static void help(FILE *to) {
           "\n"
           "  --config FILE      the manifest; default " DEFAULT_CONFIG "\n"
           "  --check-config     check the manifest, print every mistake, exit 0 or 1\n"
-          "  --log debug=AREAS  debug notes of some areas (sched,kv,mem,http,...) or of all\n"
+          "  --log debug=AREAS  debug notes of some areas (http,reconcile,sched) or of all\n"
           "  --version          version and build\n"
           "  --help             this text\n"
           "\n"
@@ -65,7 +66,8 @@ int main(int argc, char **argv) {
     static const struct option options[] = { { "config", required_argument, NULL, 'c' },  { "check-config", no_argument, NULL, 'k' },
                                              { "log", required_argument, NULL, 'l' },     { "help", no_argument, NULL, 'h' },
                                              { "version", no_argument, NULL, 'v' },       { NULL, 0, NULL, 0 } };
-    const char *config = DEFAULT_CONFIG, *areas = NULL;
+    const char *config = DEFAULT_CONFIG, *areas = NULL, *unknown;
+    size_t n_unknown;
     bool check = false;
     pd_std_open();
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
@@ -82,6 +84,10 @@ int main(int argc, char **argv) {
                 return EXIT_USAGE;
             }
             areas = optarg + 6;
+            if ((unknown = fo_log_unknown_area(areas, &n_unknown))) {
+                fprintf(stderr, "pantheond: --log debug=%s: there is no area '%.*s'; there are %s, and all\n", areas, (int)n_unknown, unknown, fo_log_areas());
+                return EXIT_USAGE;
+            }
             break;
         case 'h':
             help(stdout);

@@ -420,6 +420,23 @@ static bool too_deep(const char *s, size_t n) {
     return false;
 }
 
+/* A number beyond what is held. It is JSON all the same: the field is named where it is one of the body's own. */
+static bool too_large(const char *body, size_t len, const json_error_t *err, struct pd_error *x) {
+    json_error_t again;
+    const char *key;
+    json_t *v, *root = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &again);
+    bool named = false;
+    json_object_foreach(root, key, v) {
+        if (!json_is_real(v) || fabs(json_real_value(v)) < 0x1p63) continue;
+        pd_error_set(x, PD_ERR_VALUE, key, "'%.64s' is out of range: whole numbers go from -9223372036854775808 to 9223372036854775807.", key);
+        named = true;
+        break;
+    }
+    json_decref(root);
+    if (named) return false;
+    return pd_error_set(x, PD_ERR_VALUE, NULL, "The number at line %d, column %d is out of range.", err->line, err->column);
+}
+
 static bool parse_root(const char *body, size_t len, struct pd_params *p, struct pd_error *x) {
     json_error_t err;
     if (len == 0) return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is empty; a JSON object is needed.");
@@ -427,6 +444,7 @@ static bool parse_root(const char *body, size_t len, struct pd_params *p, struct
     p->root = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &err);
     if (!p->root) {
         if (json_error_code(&err) == json_error_out_of_memory) return no_memory(x);
+        if (json_error_code(&err) == json_error_numeric_overflow) return too_large(body, len, &err, x);
         for (char *c = err.text; *c; c++)
             if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?'; /* it quotes the body, which may not be UTF-8 */
         return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is not JSON: line %d, column %d: %s", err.line, err.column, err.text);

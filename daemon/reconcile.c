@@ -32,6 +32,7 @@
 #include "daemon/source.h"
 #include "daemon/status.h"
 #include "daemon/world.h"
+#include "engine/chat.h"
 #include "engine/engine.h"
 #include "foundry/base/clock.h"
 #include "foundry/base/err.h"
@@ -581,6 +582,9 @@ static void log_loaded(struct pd_loop *l, const struct pd_step *s) {
            pd_log_quote(s->model, name, sizeof name), (long long)s->replica, dies, i->arch, i->ftype, i->ctx_cap, i->n_ctx_train, i->max_sessions, i->max_concurrent,
            fo_format_bytes(i->weights_bytes, weights, sizeof weights), fo_format_bytes(i->kv_bytes, kv, sizeof kv),
            fo_format_bytes(i->scratch_bytes, scratch, sizeof scratch), (unsigned long long)s->took_ms);
+    if (i->ctx_cap > i->n_ctx_train)
+        fo_log(FO_LOG_WARN, "serve", "event=beyond_trained model=%s ctx_cap=%u ctx_trained=%u next=\"positions past the trained length are scaled as the file says\"", name, i->ctx_cap,
+               i->n_ctx_train);
     if (!i->has_tokenizer)
         fo_log(FO_LOG_WARN, "serve", "event=no_tokenizer model=%s reason=%s next=\"takes token ids only\"", name,
                pd_log_quote(i->tokenizer_error ? i->tokenizer_error : "", why, sizeof why));
@@ -610,6 +614,31 @@ static void now_serves(struct pd_instance *inst, uint64_t generation) {
     inst->generation = generation;
 }
 
+/* A model without a usable template serves all the same, but for chats: its condition, and a line now. */
+static void look_at_chat(struct pd_loop *l, struct pd_instance *inst) {
+    struct pn_served *served = pn_engine_get_replica(l->app->engine, inst->name, (uint32_t)inst->replica);
+    if (!served) return;
+    const struct pn_model *m = pn_served_model(served);
+    const struct pn_chat *chat = pn_model_chat(m);
+    const char *error = pn_model_info(m)->tokenizer_error;
+    char name[128], why[400];
+    struct fo_err e = { 0 };
+    inst->chat_why[0] = '\0';
+    if (!chat) {
+        inst->chat_word = "NoTokenizer";
+        snprintf(inst->chat_why, sizeof inst->chat_why, "%s", error ? error : "the model has no tokenizer");
+    } else if (pn_chat_state(chat, &e)) {
+        inst->chat_word = pn_chat_source(chat) == PN_CHAT_NONE ? "NoTemplate" : "TemplateInvalid";
+        snprintf(inst->chat_why, sizeof inst->chat_why, "%s", e.msg);
+        if (pn_chat_source(chat) != PN_CHAT_NONE)
+            fo_log(FO_LOG_WARN, "serve", "event=chat_template_invalid model=%s reason=%s next=\"serves completions only\"", pd_log_quote(inst->name, name, sizeof name),
+                   pd_log_quote(e.msg, why, sizeof why));
+    } else {
+        inst->chat_word = "Template";
+    }
+    pn_served_put(served);
+}
+
 static void loaded(struct pd_loop *l, struct pd_instance *inst, const struct pd_step *s) {
     struct pd_history *h = pd_world_history(&l->world, s->model);
     char text[16];
@@ -621,6 +650,7 @@ static void loaded(struct pd_loop *l, struct pd_instance *inst, const struct pd_
         h->served_since_ms = fo_now_ms();
     }
     log_loaded(l, s);
+    look_at_chat(l, inst);
     pd_app_event(l->app, false, s->kind == PD_STEP_RELOAD ? "reload_done" : "load_done", s->model, "after %s", fo_format_ms(s->took_ms, text, sizeof text));
 }
 

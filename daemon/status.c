@@ -20,6 +20,7 @@ struct sum {
     const struct pd_history *history;
     size_t want, ready, failed, loading, placed;
     const struct cf_instance *a_failed;
+    const struct pd_instance *chat; /* a copy that serves: what it says of chats */
     uint64_t observed;
 };
 
@@ -42,6 +43,10 @@ static struct sum sum_up(const struct pd_status_input *in, const struct pd_entry
         s.placed += inst->state == CF_I_READY || inst->state == CF_I_LOADING;
         s.failed += inst->state == CF_I_FAILED;
         if (inst->state == CF_I_FAILED) s.a_failed = inst;
+    }
+    for (size_t i = 0; i < in->world->n_instances && !s.chat; i++) {
+        const struct pd_instance *inst = in->world->instances[i];
+        if (inst->state == CF_I_READY && inst->chat_word && strcmp(inst->name, name) == 0) s.chat = inst;
     }
     if (s.observed == UINT64_MAX) s.observed = 0;
     return s;
@@ -142,6 +147,7 @@ static void fill_entry(const struct pd_status_input *in, const struct pd_entry *
     bool sick = s.failed > 0 || (s.history && s.history->failures > 0) || e->state == PD_MODEL_FAILED;
     SET(PD_C_HEALTHY, !sick, s.failed ? "Failed" : sick ? "LoadFailed" : "Ok",
         s.a_failed && s.a_failed->reason ? s.a_failed->reason : sick && s.history && s.history->last_error[0] ? s.history->last_error : sick ? why : "");
+    SET(PD_C_CHAT, s.chat && strcmp(s.chat->chat_word, "Template") == 0, s.chat ? s.chat->chat_word : "NotServing", s.chat ? s.chat->chat_why : "");
 #undef SET
 }
 

@@ -30,6 +30,8 @@ struct pd_instance {
     int64_t concurrent_room;
     bool ad_hoc;
     char reason[384]; /* of CF_I_FAILED */
+    const char *chat_word;   /* CF_I_READY: whether it can chat, in a word (static; "Template" = yes), */
+    char chat_why[384];      /* and why not */
     struct cf_part *parts;
     size_t n_parts;
     uint64_t host_bytes;

@@ -29,6 +29,8 @@ struct report {
     struct pn_model_info info; /* zero where `why` is set before it was known */
     char why[384];             /* "" = servable */
     char text_why[384];        /* why there is no tokenizer or no usable template; "" = both are there */
+    const struct pn_inspect_part *parts; /* [n_parts] */
+    size_t n_parts;
     const char *template;      /* where the chat template comes from */
 };
 
@@ -118,6 +120,16 @@ static void write_text(const struct report *r, struct fo_buf *out) {
         fo_buf_printf(out, "  compute       %s\n", fo_format_bytes(i->scratch_bytes, a, sizeof a));
         fo_buf_printf(out, "  together      %s\n", fo_format_bytes(i->weights_bytes + i->kv_bytes + i->scratch_bytes, c, sizeof c));
     }
+    if (r->n_parts && !*r->why) {
+        fo_buf_printf(out, "\nsplit by layers over %zu equal dies\n  %-12s %-9s %11s %11s %11s %11s\n", r->n_parts, "die", "layers", "weights", "KV", "compute", "together");
+        for (size_t k = 0; k < r->n_parts; k++) {
+            const struct pn_inspect_part *p = &r->parts[k];
+            char layers[32], d[16];
+            snprintf(layers, sizeof layers, "%u to %u", p->first_layer, p->first_layer + p->n_layers - 1);
+            fo_buf_printf(out, "  %-12s %-9s %11s %11s %11s %11s\n", p->die, layers, fo_format_bytes(p->weights_bytes, a, sizeof a), fo_format_bytes(p->kv_bytes, b, sizeof b),
+                          fo_format_bytes(p->scratch_bytes, c, sizeof c), fo_format_bytes(p->weights_bytes + p->kv_bytes + p->scratch_bytes, d, sizeof d));
+        }
+    }
     fo_buf_printf(out, *r->why ? "\ncannot be served: %s\n" : "\ncan be served\n", r->why);
 }
 
@@ -139,7 +151,14 @@ static bool write_json(const struct report *r, struct fo_buf *out) {
     json_t *memory = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I}", "ctx_cap", (json_int_t)i->ctx_cap, "max_sessions", (json_int_t)i->max_sessions,
                                "max_concurrent", (json_int_t)i->max_concurrent, "weights_bytes", (json_int_t)i->weights_bytes, "kv_bytes",
                                (json_int_t)i->kv_bytes, "kv_bytes_per_token", (json_int_t)i->kv_bytes_per_token, "scratch_bytes", (json_int_t)i->scratch_bytes);
-    bool bad = json_object_set_new(j, "tokenizer", text) | json_object_set_new(j, "shape", shape) | json_object_set_new(j, "memory", memory) |
+    json_t *dies = json_array();
+    for (size_t k = 0; k < r->n_parts && !*r->why; k++) {
+        const struct pn_inspect_part *p = &r->parts[k];
+        json_array_append_new(dies, json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:I}", "die", p->die, "first_layer", (json_int_t)p->first_layer, "n_layers", (json_int_t)p->n_layers,
+                                              "weights_bytes", (json_int_t)p->weights_bytes, "kv_bytes", (json_int_t)p->kv_bytes, "scratch_bytes", (json_int_t)p->scratch_bytes,
+                                              "total_bytes", (json_int_t)(p->weights_bytes + p->kv_bytes + p->scratch_bytes)));
+    }
+    bool bad = json_object_set_new(j, "dies", dies) | json_object_set_new(j, "tokenizer", text) | json_object_set_new(j, "shape", shape) | json_object_set_new(j, "memory", memory) |
                json_object_set_new(j, "servable", json_boolean(!*r->why)) |
                json_object_set_new(j, "reason", *r->why ? json_string(r->why) : json_null());
     char *s = bad ? NULL : json_dumps(j, JSON_INDENT(2));
@@ -151,11 +170,11 @@ static bool write_json(const struct report *r, struct fo_buf *out) {
     return true;
 }
 
-int pn_inspect(const char *path, const struct pn_model_opts *o, bool json, struct fo_buf *out, bool *ret_servable, struct fo_err *e) {
+int pn_inspect(const char *path, const struct pn_model_opts *o, const struct pn_inspect_part *parts, size_t n_parts, bool json, struct fo_buf *out, bool *ret_servable, struct fo_err *e) {
     struct fo_gguf *g;
     int rc = fo_model_open(path, &g, e);
     if (rc) return rc;
-    struct report r = { .path = path, .g = g };
+    struct report r = { .path = path, .g = g, .parts = parts, .n_parts = n_parts };
     rc = fill(&r, o, e);
     if (!rc) {
         if (!json) write_text(&r, out);

@@ -234,7 +234,9 @@ int pn_model_prepare(struct pn_model *m, const struct pn_model_opts *o, struct f
     m->info.n_embd = m->h.n_embd;
     m->info.n_head = m->h.n_head;
     m->info.n_head_kv = m->h.n_head_kv;
-    if (pn_budget_ctx_cap(o->ctx_cap, m->h.n_ctx_train, &m->h.ctx_cap, e) || choose_parts(m, o, e) ||
+    uint32_t longest = m->h.n_ctx_train;
+    if (o->ctx_cap && m->h.rope.n_ctx_reach > longest) longest = m->h.rope.n_ctx_reach; /* for who asks: the default stays below what was trained */
+    if (pn_budget_ctx_cap(o->ctx_cap, longest, &m->h.ctx_cap, e) || choose_parts(m, o, e) ||
         pn_bind_init(&m->bind, m->gguf, m->bind_dies, m->n_parts, &m->region, e) || m->family->bind(&m->bind, &m->h, &m->weights, e) ||
         pn_bind_complete(&m->bind, m->arch, e) || choose_limits(m, o, e) || measure(m, e))
         return e->code;

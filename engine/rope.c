@@ -20,17 +20,19 @@ int pn_rope_scaling_probe(const struct fo_gguf *g, const char *arch, uint32_t n_
     struct pn_rope_scaling s = { .factor = 1, .attn_factor = 1, .beta_fast = 32, .beta_slow = 1, .n_ctx_orig = n_ctx_train };
     struct fo_str type = { "", 0 };
     float ext_factor = 1, yarn_attn_factor = 1;
+    uint32_t named = 0; /* the original length, when the file has it */
     if (pn_key_str_opt(g, arch, "rope.scaling.type", &type, e) ||
         pn_key_f32_opt(g, arch, "rope.scale_linear", 0.0f, 1e6f, &s.factor, e) ||
         pn_key_f32_opt(g, arch, "rope.scaling.factor", 0.0f, 1e6f, &s.factor, e) ||
         pn_key_f32_opt(g, arch, "rope.scaling.attn_factor", 1e-6f, 1e6f, &s.attn_factor, e) ||
-        pn_key_u32_opt(g, arch, "rope.scaling.original_context_length", 1, PN_MAX_CTX, &s.n_ctx_orig, e) ||
+        pn_key_u32_opt(g, arch, "rope.scaling.original_context_length", 1, PN_MAX_CTX, &named, e) ||
         pn_key_f32_opt(g, arch, "rope.scaling.yarn_ext_factor", 0.0f, 1e6f, &ext_factor, e) ||
         pn_key_f32_opt(g, arch, "rope.scaling.yarn_attn_factor", 1e-6f, 1e6f, &yarn_attn_factor, e) ||
         pn_key_f32_opt(g, arch, "rope.scaling.yarn_beta_fast", 1e-6f, 1e6f, &s.beta_fast, e) ||
         pn_key_f32_opt(g, arch, "rope.scaling.yarn_beta_slow", 1e-6f, 1e6f, &s.beta_slow, e) ||
         pn_key_refuse(g, arch, "rope.scaling.yarn_log_multiplier", e))
         return e->code;
+    if (named) s.n_ctx_orig = named;
     if (s.factor == 0.0f) s.factor = 1; /* how a file says that there is none */
     if (ext_factor != 1.0f || yarn_attn_factor != 1.0f)
         return fo_fail(e, FO_EUNSUPPORTED, "%s.rope.scaling.yarn_%s_factor is %g, which this build does not serve", arch,
@@ -46,6 +48,8 @@ int pn_rope_scaling_probe(const struct fo_gguf *g, const char *arch, uint32_t n_
     else if (type.len && !is(type, "none") && !is(type, "longrope"))
         return fo_fail(e, FO_EUNSUPPORTED, "%s.rope.scaling.type is \"%.*s\", which this build does not serve", arch,
                        (int)(type.len < 64 ? type.len : 64), type.s);
+    double reach = s.kind == PN_ROPE_UNSCALED ? 0 : (double)named * (double)s.factor;
+    s.n_ctx_reach = reach < PN_MAX_CTX ? (uint32_t)reach : PN_MAX_CTX;
     *ret = s;
     return FO_OK;
 }

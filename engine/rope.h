@@ -20,6 +20,7 @@ struct pn_rope_scaling {
     float attn_factor;            /* multiplies cos and sin, besides what YaRN says itself */
     float beta_fast, beta_slow;   /* YaRN: rotations over the original context above which a dimension is left, below which it is scaled */
     uint32_t n_ctx_orig;          /* the context before scaling */
+    uint32_t n_ctx_reach;         /* what scaling stretches that to, where the file names both; 0 = not said */
 };
 
 /* Reads "<arch>.rope.scaling.*" and the older "<arch>.rope.scale_linear". FO_EUNSUPPORTED names a kind that is not here. */

@@ -25,6 +25,28 @@ void fo_log_set(fo_log_sink *sink, void *ctx, const char *debug_areas) {
     pthread_mutex_unlock(&state.lock);
 }
 
+const char *fo_log_areas(void) {
+    return "http, reconcile, sched";
+}
+
+const char *fo_log_unknown_area(const char *list, size_t *ret_len) {
+    for (const char *p = list;; p++) {
+        size_t n = strcspn(p, ",");
+        bool known = n == 3 && memcmp(p, "all", 3) == 0;
+        for (const char *a = fo_log_areas(); *a && !known; a += strspn(a, ", ")) {
+            size_t len = strcspn(a, ", ");
+            known = n == len && memcmp(p, a, n) == 0;
+            a += len;
+        }
+        if (!known) {
+            *ret_len = n;
+            return p;
+        }
+        p += n;
+        if (!*p) return NULL;
+    }
+}
+
 bool fo_log_debug_on(const char *area) {
     if (!state.sink) return false;
     if (state.all) return true;

@@ -3,6 +3,7 @@
 #pragma once
 #include <stdarg.h>
 #include <stdbool.h>
+#include <stddef.h>
 
 enum fo_log_level { FO_LOG_DEBUG, FO_LOG_INFO, FO_LOG_WARN, FO_LOG_ERROR };
 
@@ -12,6 +13,11 @@ typedef void fo_log_sink(void *ctx, enum fo_log_level level, const char *area, c
 /* Sets the sink and which debug areas pass: NULL = none, "all", or a comma list ("sched,kv"; the text is copied). Called once at
  * start, before threads exist. */
 void fo_log_set(fo_log_sink *sink, void *ctx, const char *debug_areas);
+
+/* The areas there are, as "http, reconcile, sched", and the first of a comma list that is none of them and not "all": *ret_len bytes, NULL =
+ * all are known. */
+const char *fo_log_areas(void);
+const char *fo_log_unknown_area(const char *list, size_t *ret_len);
 
 bool fo_log_debug_on(const char *area);
 

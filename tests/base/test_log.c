@@ -110,6 +110,21 @@ static void threads_speak_one_at_a_time(void **state) {
     fo_log_set(NULL, NULL, NULL);
 }
 
+static void names_the_first_area_that_does_not_exist(void **state) {
+    (void)state;
+    size_t n = 0;
+    assert_null(fo_log_unknown_area("all", &n));
+    assert_null(fo_log_unknown_area("sched,http", &n));
+    const char *list = "sched,typo,http", *bad = fo_log_unknown_area(list, &n);
+    assert_ptr_equal(bad, list + 6);
+    assert_int_equal(n, 4);
+    assert_non_null(fo_log_unknown_area("", &n));
+    assert_int_equal(n, 0);
+    assert_non_null(fo_log_unknown_area("sched,", &n));
+    assert_non_null(fo_log_unknown_area("sche", &n));
+    assert_non_null(fo_log_unknown_area("ALL", &n));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_a_sink_nothing_is_said_or_computed),
@@ -117,6 +132,7 @@ int main(void) {
         cmocka_unit_test(debug_areas_are_chosen_by_whole_names),
         cmocka_unit_test(user_text_cannot_forge_a_line_and_a_long_one_is_cut),
         cmocka_unit_test(threads_speak_one_at_a_time),
+        cmocka_unit_test(names_the_first_area_that_does_not_exist),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -50,6 +50,32 @@ static void takes_the_absolute_form(void **state) {
     free(copy);
 }
 
+/* RFC 9112 3.2.2: a proxy's target says which host is meant, whatever the header says; the Host check must see that one. */
+static void the_host_of_an_absolute_target_stands_in_for_the_header(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *host;
+        int status;
+    } rows[] = {
+        { "GET http://evil.example/v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", "evil.example", 0 },
+        { "GET HTTP://localhost:8080/ HTTP/1.1\r\nhost: evil.example\r\n\r\n", "localhost:8080", 0 },
+        { "GET http://[::1]:8080/a?b=c HTTP/1.1\r\nHost: a\r\n\r\n", "[::1]:8080", 0 },
+        { "GET /v1/models HTTP/1.1\r\nHost: localhost\r\n\r\n", "localhost", 0 },
+        { "GET http://localhost/ HTTP/1.1\r\n\r\n", NULL, 400 },
+        { "GET http:///v1/models HTTP/1.1\r\nHost: a\r\n\r\n", NULL, 400 },
+        { "GET http://a@evil.example/ HTTP/1.1\r\nHost: a\r\n\r\n", NULL, 400 },
+        { "GET http://a?/ HTTP/1.1\r\nHost: a\r\n\r\n", NULL, 400 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pd_head h;
+        const char *why;
+        char *copy;
+        assert_int_equal(parse(rows[i].text, strlen(rows[i].text), &copy, &h, &why), rows[i].status);
+        if (rows[i].host) assert_string_equal(pd_head_get(&h, "Host"), rows[i].host);
+        free(copy);
+    }
+}
+
 static void knows_when_a_connection_stays(void **state) {
     (void)state;
     static const struct {
@@ -246,6 +272,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_a_head),
         cmocka_unit_test(takes_the_absolute_form),
+        cmocka_unit_test(the_host_of_an_absolute_target_stands_in_for_the_header),
         cmocka_unit_test(knows_when_a_connection_stays),
         cmocka_unit_test(refuses_what_two_parties_could_read_differently),
         cmocka_unit_test(bounds_heads_and_targets),

@@ -283,6 +283,25 @@ static void tells_those_over_the_cap(void **state) {
     pd_http_close(s.http);
 }
 
+/* A crowd over the cap, more than have a thread each: every one is told, none is closed without a word. */
+static void tells_a_crowd_over_the_cap_too(void **state) {
+    (void)state;
+    enum { CROWD = 200 };
+    struct server s = start(1);
+    static const char text[] = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    int in = dial(&s), fd[CROWD];
+    say(in, text, sizeof text - 1);
+    hear(in, "\r\n\r\n");
+    for (int i = 0; i < CROWD; i++) fd[i] = dial(&s); /* silent: those who have a thread keep it while they are waited for */
+    for (int i = 0; i < CROWD; i++) say(fd[i], text, sizeof text - 1);
+    for (int i = 0; i < CROWD; i++) {
+        assert_refused(hear(fd[i], NULL), "503", "connection_limit");
+        close(fd[i]);
+    }
+    close(in);
+    pd_http_close(s.http);
+}
+
 static void notices_a_client_that_leaves(void **state) {
     (void)state;
     struct server s = start(10);
@@ -398,6 +417,7 @@ int main(void) {
         cmocka_unit_test(refuses_broken_http_with_a_body),
         cmocka_unit_test(gives_slow_senders_a_deadline),
         cmocka_unit_test(tells_those_over_the_cap),
+        cmocka_unit_test(tells_a_crowd_over_the_cap_too),
         cmocka_unit_test(notices_a_client_that_leaves),
         cmocka_unit_test(streams_in_chunks_or_to_the_end_of_the_connection),
         cmocka_unit_test(answers_head_without_a_body),

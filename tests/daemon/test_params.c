@@ -170,6 +170,34 @@ static void takes_a_seed_of_its_own_each_time(void **state) {
     pd_params_done(&b);
 }
 
+/* JSON numbers have no end; what is held has. The field is named, not "not JSON". */
+static void a_number_beyond_64_bits_names_its_field(void **state) {
+    (void)state;
+    static const struct {
+        const char *field, *param;
+    } rows[] = {
+        { "\"seed\":9223372036854775808", "seed" },
+        { "\"seed\":18446744073709551615", "seed" },
+        { "\"seed\":-9223372036854775809", "seed" },
+        { "\"max_tokens\":99999999999999999999", "max_tokens" },
+        { "\"temperature\":1e999", "" },
+        { "\"logit_bias\":{\"3\":99999999999999999999}", "" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[256];
+        struct pd_params p;
+        struct pd_error x;
+        snprintf(body, sizeof body, "{" MESSAGES ",%s}", rows[i].field);
+        assert_false(pd_params_parse(PD_API_CHAT, body, strlen(body), &p, &x));
+        assert_int_equal(x.id, PD_ERR_VALUE);
+        assert_string_equal(x.param, rows[i].param);
+        assert_non_null(strstr(x.message, "out of range"));
+    }
+    struct pd_params p = take(PD_API_CHAT, "{" MESSAGES ",\"seed\":9223372036854775807}");
+    assert_true(p.sampling.seed == INT64_MAX);
+    pd_params_done(&p);
+}
+
 static void refuses_deep_nesting_before_parsing(void **state) {
     (void)state;
     size_t n = 200000;
@@ -255,6 +283,7 @@ int main(void) {
         cmocka_unit_test(fills_in_what_the_manifest_says_and_no_more),
         cmocka_unit_test(checks_ids_against_the_vocabulary),
         cmocka_unit_test(takes_a_seed_of_its_own_each_time),
+        cmocka_unit_test(a_number_beyond_64_bits_names_its_field),
         cmocka_unit_test(refuses_deep_nesting_before_parsing),
         cmocka_unit_test(survives_mutants),
         cmocka_unit_test(gives_up_cleanly_without_memory),

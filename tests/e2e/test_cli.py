@@ -1,10 +1,12 @@
 """`pantheon` at a shell's edges: what is closed, full or not a file."""
+import json
 import os
 import subprocess
 
 import pytest
 
-from conftest import BUILD, ROOT, manifest
+from conftest import BUILD, ROOT, SLOW, manifest
+from world import declared, model
 
 CLI = str(BUILD / "pantheon-cpu")
 
@@ -45,3 +47,44 @@ def test_a_daemon_without_standard_descriptors_keeps_its_sockets_clean(models, s
     for fd in range(3):
         assert os.readlink(f"/proc/{d.process.pid}/fd/{fd}") == "/dev/null"
     assert d.chat(max_tokens=1).status in (200, 503)
+
+
+def test_inspect_prints_the_table_that_loading_then_fills(models, start):
+    """For one die and split over two: the same bytes as a daemon measures once the model is there."""
+    keys = "ctx_cap: 256\nmax_sessions: 3\nmax_concurrent: 2\n"
+    flags = "--ctx-cap 256 --max-sessions 3 --max-concurrent 2 --kv f16"
+    d = start(declared(("split", models["tiny"], keys + "dies: [s0, s1]"), ("whole", models["tiny"], keys + "dies: [s1]")))
+    for name, dies in (("split", "s0,s1"), ("whole", "s1")):
+        r = sh(f"{CLI} inspect {models['tiny']} {flags} --dies {dies} --json")
+        assert r.returncode == 0, r
+        table = json.loads(r.stdout)["dies"]
+        measured = model(d, name)["placement"][0]["measured"]
+        if SLOW == 1:  # debug builds have redzones and smaller pages
+            assert [(t["die"], t["weights_bytes"], t["kv_bytes"], t["scratch_bytes"]) for t in table] == [(m["die"], m["weights_bytes"], m["kv_bytes"], m["scratch_bytes"]) for m in measured]
+        assert all(t["total_bytes"] == t["weights_bytes"] + t["kv_bytes"] + t["scratch_bytes"] and t["total_bytes"] > 0 for t in table)
+        assert sum(t["n_layers"] for t in table) == json.loads(r.stdout)["shape"]["layers"]
+        text = sh(f"{CLI} inspect {models['tiny']} {flags} --dies {dies}").stdout
+        assert f"over {len(table)} equal dies" in text and all(f"\n  {t['die']} " in text for t in table) and "can be served" in text
+
+
+@pytest.mark.parametrize(
+    "flags,status,says",
+    [
+        ("--kv q8_0", 64, "q8_0: a KV cache of this type is not supported yet"),
+        ("--kv q4_0", 64, "q4_0: a KV cache of this type is not supported yet"),
+        ("--kv q9", 64, "no such type"),
+        ("--dies 0,0", 64, "stands there twice"),
+        ("--dies 0,", 64, "must be names or numbers"),
+        ("--dies 0,1,2", 1, "cannot be split over 3 dies"),
+        ("--ctx-cap 512", 1, "above the 256 tokens"),
+    ],
+)
+def test_inspect_says_why_not(models, flags, status, says):
+    r = sh(f"{CLI} inspect {models['tiny']} {flags}")
+    assert r.returncode == status and says in r.stdout + r.stderr, r
+
+
+def test_a_mistyped_area_of_the_log_is_named():
+    for command in (f"{BUILD}/pantheond --log debug=sched,typo", f"{CLI} serve --model x.gguf --log debug=typo"):
+        r = sh(command)
+        assert r.returncode == 64 and "'typo'" in r.stderr and "http, reconcile, sched" in r.stderr, r

@@ -157,6 +157,74 @@ static void check_committed(void **state) {
     fo_buf_done(&file);
 }
 
+/* --- random text ----------------------------------------------------------------------------------------------------------- */
+
+static uint64_t xorshift(uint64_t *x, uint64_t n) {
+    *x ^= *x >> 12;
+    *x ^= *x << 25;
+    *x ^= *x >> 27;
+    return (*x * 2685821657736338717u >> 33) % n;
+}
+
+static uint64_t fold(uint64_t h, uint32_t v) {
+    for (int i = 0; i < 4; i++, v >>= 8) h = (h ^ (v & 0xFF)) * 1099511628211u;
+    return h;
+}
+
+/* One string of tests/gen/tok_random.py; returns its bytes. */
+static size_t random_text(uint64_t *rng, char *out) {
+    static const uint32_t ranges[][2] = { { 0x20, 0x7E }, { 0x20, 0x7E }, { 0x20, 0x7E }, { 0x61, 0x7A }, { 0x30, 0x39 }, { 0x09, 0x0D }, { 0xA0, 0x24F },
+                                          { 0x391, 0x3A1 }, { 0x410, 0x44F }, { 0x5D0, 0x5EA }, { 0x621, 0x63A }, { 0x905, 0x939 }, { 0x300, 0x36F }, { 0x4E00, 0x9FA5 },
+                                          { 0xAC00, 0xD7A3 }, { 0x1F600, 0x1F64F }, { 0x2010, 0x2027 }, { 0x2000, 0x200A }, { 0xFF10, 0xFF19 }, { 0x20, 0x20 } };
+    size_t len = 0, n = 1 + xorshift(rng, 24);
+    for (size_t i = 0; i < n; i++) {
+        const uint32_t *r = ranges[xorshift(rng, sizeof ranges / sizeof *ranges)];
+        uint32_t c = r[0] + (uint32_t)xorshift(rng, r[1] - r[0] + 1);
+        int more = c < 0x80 ? 0 : c < 0x800 ? 1 : c < 0x10000 ? 2 : 3;
+        static const uint8_t lead[] = { 0, 0xC0, 0xE0, 0xF0 };
+        out[len++] = (char)(lead[more] | c >> 6 * more);
+        while (more--) out[len++] = (char)(0x80 | (c >> 6 * more & 0x3F));
+    }
+    return len;
+}
+
+/* pains 57: added tokens, spaces and rules of every kind, on 10,000 random strings for each tokenizer, against HuggingFace tokenizers:
+ * the ids folded into one number, which tests/gen/tok_random.py prints. */
+static void pain_57_random_text_has_the_references_ids(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        uint64_t want;
+    } rows[] = {
+        { "bpe352-llama-bpe", 0xcded0e4da24ea839 }, { "bpe352-qwen2", 0xcded0e4da24ea839 }, { "bpe352-smollm", 0xcded0e4da24ea839 },
+        { "bpe768-gpt-2", 0x335a7f07a7679ef9 },     { "spm352", 0xeed1269f067c7764 },       { "spm352-phi3", 0xeed1269f067c7764 },
+        { "spm768", 0x4d3abd66cc5aed2f },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char folder[512], text[128];
+        struct fo_buf file;
+        struct fo_err e;
+        struct fo_gguf *g = NULL;
+        struct fo_tok *t = NULL;
+        uint64_t rng = 57, h = 14695981039346656037u;
+        snprintf(folder, sizeof folder, "tests/data/tokenizers/%s", rows[i].name);
+        assert_true(test_vocab_load(folder, &file));
+        if (fo_gguf_parse(file.data, file.len, folder, &g, &e) || fo_tok_open(g, &t, &e)) fail_msg("%s: %s", folder, e.msg);
+        for (int k = 0; k < 10000; k++) {
+            struct fo_tok_ids ids;
+            size_t n = random_text(&rng, text);
+            assert_int_equal(fo_tok_encode(t, text, n, NULL, FO_TOK_SPECIAL, 0, &ids, &e), FO_OK);
+            for (size_t j = 0; j < ids.n; j++) h = fold(h, (uint32_t)ids.ids[j]);
+            h = fold(h, UINT32_MAX);
+            free(ids.ids);
+        }
+        if (h != rows[i].want) fail_msg("%s: 0x%016llx", rows[i].name, (unsigned long long)h);
+        fo_tok_free(t);
+        fo_gguf_close(g);
+        fo_buf_done(&file);
+    }
+}
+
 static void equals_every_golden_of_the_folder_in_GOLDENS(void **state) {
     (void)state;
     char parent[2048], folder[3072], path[4096];
@@ -267,6 +335,7 @@ int main(void) {
         COMMITTED("spm352"),
         COMMITTED("spm352-phi3"),
         COMMITTED("spm768"),
+        cmocka_unit_test(pain_57_random_text_has_the_references_ids),
         cmocka_unit_test(equals_every_golden_of_the_folder_in_GOLDENS),
         cmocka_unit_test(equals_every_vocabulary_of_the_folder_in_VOCABS),
     };

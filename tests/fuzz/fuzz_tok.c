@@ -9,7 +9,9 @@
 
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
+#include "foundry/gguf.h"
 #include "foundry/tok.h"
+#include "tests/support/tok_vocab.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -20,9 +22,10 @@ static struct fo_tok *vocabulary(unsigned which) {
     which %= 6;
     if (!open[which]) {
         char path[256];
-        struct fo_err e;
-        snprintf(path, sizeof path, "tests/data/tokenizers/%s/vocab.gguf", names[which]);
-        if (fo_gguf_open(path, &file[which], &e) || fo_tok_open(file[which], &open[which], &e)) {
+        struct fo_buf bytes; /* stay too */
+        struct fo_err e = { .msg = "no vocabulary" };
+        snprintf(path, sizeof path, "tests/data/tokenizers/%s", names[which]);
+        if (!test_vocab_load(path, &bytes) || fo_gguf_parse(bytes.data, bytes.len, path, &file[which], &e) || fo_tok_open(file[which], &open[which], &e)) {
             fprintf(stderr, "%s\n(run me in the root of the repository)\n", e.msg);
             abort();
         }

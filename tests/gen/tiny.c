@@ -16,12 +16,12 @@ static const struct {
     uint32_t *value;
 } numbers[] = {
     { "--layers", &tiny.n_layer }, { "--embd", &tiny.n_embd },   { "--heads", &tiny.n_head }, { "--kv-heads", &tiny.n_head_kv },
-    { "--ff", &tiny.n_ff },        { "--vocab", &tiny.n_vocab }, { "--ctx", &tiny.n_ctx },    { "--version", &tiny.version },
+    { "--ff", &tiny.n_ff },        { "--vocab", &tiny.n_vocab }, { "--ctx", &tiny.n_ctx },    { "--version", &tiny.version },   { "--yarn", &tiny.yarn },
 };
 
 static int usage(void) {
     fprintf(stderr, "usage: tiny OUT.gguf [--dtype NAME] [--layers N] [--embd N] [--heads N] [--kv-heads N] [--ff N] [--vocab N] [--ctx N]\n"
-                    "            [--seed N] [--version 2|3] [--untied] [--no-tokenizer] [--chatml | --template FILE]\n");
+                    "            [--seed N] [--yarn FACTOR] [--version 2|3] [--untied] [--no-tokenizer] [--chatml | --template FILE]\n");
     return 64;
 }
 

@@ -196,6 +196,11 @@ int test_tiny_build(const struct test_tiny *t, struct fo_buf *ret, struct fo_err
     test_gguf_u32(&w, "llama.rope.dimension_count", t->n_embd / t->n_head);
     test_gguf_u32(&w, "llama.vocab_size", t->n_vocab);
     test_gguf_f32(&w, "llama.rope.freq_base", 10000);
+    if (t->yarn) {
+        test_gguf_str(&w, "llama.rope.scaling.type", "yarn");
+        test_gguf_f32(&w, "llama.rope.scaling.factor", (float)t->yarn);
+        test_gguf_u32(&w, "llama.rope.scaling.original_context_length", t->n_ctx);
+    }
     test_gguf_f32(&w, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
     if (t->tokenizer) put_tokenizer(&w, t, texts, list, types);
     if (t->chat_template) test_gguf_str(&w, "tokenizer.chat_template", t->chat_template);

@@ -19,6 +19,7 @@ struct test_tiny {
     bool tokenizer;            /* else tokens in, tokens out only */
     const char *chat_template; /* NULL = none */
     uint64_t seed;
+    uint32_t yarn;             /* factor of YaRN over n_ctx; 0 = no scaling */
     uint32_t version; /* of the file format */
 };
 
