@@ -14,6 +14,7 @@ struct wrap {
     size_t width;                           /* characters, at least 1 */
     bool cut_words, at_hyphens;
     size_t line_from, line_to;              /* the line at hand, without its end */
+    size_t cut_from, cut_to;                /* what is left of a chunk that was cut: it stays one chunk, and is not looked for again */
     bool written;                           /* a line of the result stands there already: the next one begins with `newline` */
 };
 
@@ -76,6 +77,7 @@ static bool breaks_after(const struct wrap *w, size_t at) {
 static size_t chunk_end(const struct wrap *w, size_t at) {
     const char *s = w->s.s->s;
     size_t end = at, n;
+    if (at == w->cut_from && at < w->cut_to) return w->cut_to;
     if (is_blank(s[at])) {
         while (end < w->line_to && is_blank(s[end])) end++;
         return end;
@@ -119,16 +121,18 @@ static int wrap_line(struct wrap *w) {
         for (from = end = last = at; end < w->line_to; end = to) {
             if (pn_charge(w->rt, 1)) return w->rt->e->code;
             to = chunk_end(w, end);
-            size_t n = pn_count_chars(s + end, to - end);
-            if (used + n <= w->width) {
-                used += n;
+            if (pn_char_offset(s + end, to - end, w->width - used) == to - end) { /* fits; a long chunk is not gone through for that */
+                used += pn_count_chars(s + end, to - end);
                 last = end;
                 continue;
             }
-            if (n > w->width && w->cut_words) {
+            bool too_long = pn_char_offset(s + end, to - end, w->width) < to - end;
+            if (too_long && w->cut_words) {
                 last = end;
                 end = w->width > used ? cut_at(w, end, to, w->width - used) : end; /* of a full line, nothing: its white space stays then */
-            } else if (n > w->width && end == from) {
+                w->cut_from = end;
+                w->cut_to = to;
+            } else if (too_long && end == from) {
                 end = to;
             }
             break;
