@@ -100,7 +100,8 @@ ISA.avx512  := $(ISA.avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vn
 $(B)/tests/support/avx512_emulated.o: ISA := $(ISA.avx2) -O1 -g1 -fno-sanitize=undefined -Wno-psabi
 endif
 ifneq ($(filter aarch64%,$(TARGET)),)
-ISA.dotprod := -march=armv8-a+dotprod
+ISA.neon    := -g1 # what a debugger would want of them takes twice as long to compile as the code
+ISA.dotprod := -march=armv8.2-a+dotprod -g1
 endif
 $(B)/foundry/cpu/%.o: ISA = $(ISA.$(firstword $(subst _, ,$(basename $(notdir $@)))))
 $(B)/foundry/%.o: $(FOUNDRY)/%.c $(B)/.flags

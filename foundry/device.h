@@ -25,8 +25,8 @@ struct fo_die {
 
 struct fo_device_opts {
     int n_threads;   /* cpu: 0 = all that affinity and quota allow */
-    const char *isa; /* cpu: "auto" (or NULL), "scalar", "avx2", "avx512": the highest overlay to use; the environment variable
-                        PANTHEON_ISA wins. One that this CPU lacks is an error. */
+    const char *isa; /* cpu: "auto" (or NULL), "scalar", "avx2", "avx512", "neon", "dotprod": the highest overlay to use; the
+                        environment variable PANTHEON_ISA wins. One that this CPU lacks is an error. */
     bool exact;      /* cpu, sim: reference kernels on dequantised weights, f32 activations: the definition of every result */
     const char *name;      /* what the die is called in messages (die.name); NULL = the backend's own word */
     uint64_t memory_bytes; /* sim: its size; 0 = as PANTHEON_SIM says */
@@ -99,5 +99,5 @@ const char *fo_device_build_backend(void);
 /* As the slot; 0 without one. */
 uint32_t fo_device_contexts(struct fo_device *d);
 
-/* "avx2", "avx512", "scalar": the overlay an open cpu device uses; "" for others. */
+/* The overlay that an open cpu device uses, named as in its options; "" for other devices. */
 const char *fo_device_isa(const struct fo_device *d);

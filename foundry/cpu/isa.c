@@ -1,5 +1,5 @@
-/* Which kernels this CPU can run. Asked once per open: CPUID says what the CPU has, XCR0 whether
- * the operating system keeps the wide registers across a switch.
+/* Which kernels this CPU can run. Asked once per open: on x86 CPUID says what the CPU has and XCR0 whether the operating system keeps the
+ * wide registers across a switch; on Arm the kernel says both in the auxiliary vector. NEON belongs to every 64-bit Arm CPU.
  * This file is compiled for the baseline like everything but the overlays themselves. */
 #include <stdlib.h>
 #include <string.h>
@@ -52,33 +52,74 @@ static const char *avx512_lacks(void) {
 }
 #endif
 
-/* From the baseline up: each overlay goes on top of those before it. */
+#if defined(__aarch64__)
+#if defined(__linux__)
+#include <sys/auxv.h>
+static bool has_dotprod(void) {
+    enum { ASIMDDP = 1 << 20 }; /* HWCAP_ASIMDDP of the kernel's asm/hwcap.h */
+    return getauxval(AT_HWCAP) & ASIMDDP;
+}
+#else
+static bool has_dotprod(void) {
+    return false;
+}
+#endif
+static const char *neon_lacks(void) {
+    return NULL;
+}
+static const char *dotprod_lacks(void) {
+    return has_dotprod() ? NULL : "SDOT";
+}
+#else
+static const char *neon_lacks(void) {
+    return "NEON";
+}
+static const char *dotprod_lacks(void) {
+    return "SDOT";
+}
+#endif
+
+/* An overlay goes on top of another, or (-1) of the reference. The best that a CPU has is the last. */
 static const struct {
     const char *name;
+    int base;
     const char *(*lacks)(void);
     bool (*fill)(struct fo_cpu_kernels *k);
 } overlays[] = {
-    { "avx2", avx2_lacks, fo_cpu_avx2 },
-    { "avx512", avx512_lacks, fo_cpu_avx512 },
+    { "avx2", -1, avx2_lacks, fo_cpu_avx2 },
+    { "avx512", 0, avx512_lacks, fo_cpu_avx512 },
+    { "neon", -1, neon_lacks, fo_cpu_neon },
+    { "dotprod", 2, dotprod_lacks, fo_cpu_dotprod },
 };
 enum { N_OVERLAYS = sizeof overlays / sizeof overlays[0] };
 
-int fo_cpu_kernels_for(const char *isa, struct fo_cpu_kernels *ret, struct fo_err *e) {
-    bool best = !isa || strcmp(isa, "auto") == 0;
-    int wanted = N_OVERLAYS;
-    if (!best && strcmp(isa, "scalar") == 0) wanted = 0;
-    if (!best && wanted) {
-        for (wanted = 0; wanted < N_OVERLAYS && strcmp(isa, overlays[wanted].name) != 0; wanted++) {}
-        if (wanted++ == N_OVERLAYS) return fo_fail(e, FO_EINVAL, "unknown instruction set '%s': auto, scalar, avx2 or avx512", isa);
+const char *fo_cpu_overlay(int i) {
+    return i < N_OVERLAYS ? overlays[i].name : NULL;
+}
+
+/* The table of overlay i (-1: the reference); what is lacking, or NULL. */
+static const char *fill(int i, struct fo_cpu_kernels *k) {
+    if (i < 0) {
+        fo_cpu_ref(k);
+        return NULL;
     }
+    const char *lacks = fill(overlays[i].base, k);
+    if (!lacks) lacks = overlays[i].lacks();
+    if (!lacks && !overlays[i].fill(k)) lacks = "kernels in this build";
+    return lacks;
+}
+
+int fo_cpu_kernels_for(const char *isa, struct fo_cpu_kernels *ret, struct fo_err *e) {
     struct fo_cpu_kernels k;
-    fo_cpu_ref(&k);
-    for (int i = 0; i < wanted; i++) {
-        const char *lacks = overlays[i].lacks();
-        if (!lacks && !overlays[i].fill(&k)) lacks = "an x86-64 build";
-        if (!lacks) continue;
-        if (!best) return fo_fail(e, FO_EUNSUPPORTED, "instruction set '%s': this CPU lacks %s", isa, lacks);
-        break;
+    int i = N_OVERLAYS - 1;
+    if (!isa || strcmp(isa, "auto") == 0) {
+        while (fill(i, &k)) i--;
+    } else {
+        while (i >= 0 && strcmp(isa, overlays[i].name) != 0) i--;
+        if (i < 0 && strcmp(isa, "scalar") != 0)
+            return fo_fail(e, FO_EINVAL, "unknown instruction set '%s': auto, scalar, avx2, avx512, neon or dotprod", isa);
+        const char *lacks = fill(i, &k);
+        if (lacks) return fo_fail(e, FO_EUNSUPPORTED, "instruction set '%s': this CPU lacks %s", isa, lacks);
     }
     *ret = k;
     return FO_OK;

@@ -1,5 +1,5 @@
-/* The CPU's kernels as one flat table. ref.c fills every slot in plain C and is the definition of each; avx2.c and avx512.c then
- * overwrite the slots that they do better, so a missing kernel is slow, never absent. A slot is pure: it allocates nothing, keeps
+/* The CPU's kernels as one flat table. ref.c fills every slot in plain C and is the definition of each; an overlay (avx2.c,
+ * avx512.c; neon.c, dotprod.c) then overwrites the slots that it does better, so a missing kernel is slow, never absent. A slot is pure: it allocates nothing, keeps
  * nothing, may run on any thread, and trusts the shapes that ops.h checked.
  *
  * THE rule of every dot slot: an output depends only on its own row of weights and its own row of activations. A kernel may unpack
@@ -150,9 +150,14 @@ void fo_cpu_avx2_iq(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_gemm(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_rows(struct fo_cpu_kernels *k);
 bool fo_cpu_avx512(struct fo_cpu_kernels *k);
+bool fo_cpu_neon(struct fo_cpu_kernels *k);
+void fo_cpu_neon_rows(struct fo_cpu_kernels *k); /* the part of fo_cpu_neon in neon_rows.c */
+bool fo_cpu_dotprod(struct fo_cpu_kernels *k);
 
-/* The table for "scalar", "avx2" or "avx512", or the best for NULL and "auto". FO_EUNSUPPORTED names what this CPU lacks. */
+/* The table for "scalar" or an overlay by name, or the best for NULL and "auto". FO_EUNSUPPORTED names what this CPU lacks. */
 int fo_cpu_kernels_for(const char *isa, struct fo_cpu_kernels *ret, struct fo_err *e);
+/* The name of overlay i, from 0 on, whatever this CPU has; NULL behind the last. */
+const char *fo_cpu_overlay(int i);
 
 /* The backend's row in device.c. */
 struct fo_die;

@@ -51,8 +51,8 @@ static void names_the_backends_it_has(void **state) {
 
 static void says_which_instruction_set_is_missing(void **state) {
     (void)state;
-    static const char *const names[] = { "scalar", "avx2", "avx512" };
-    for (size_t i = 0; i < 3; i++) {
+    static const char *const names[] = { "scalar", "avx2", "avx512", "neon", "dotprod" };
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct fo_device *d = NULL;
         struct fo_err e;
         int rc = fo_device_open("cpu", "", &(struct fo_device_opts){ .isa = names[i], .n_threads = 1 }, &d, &e);

@@ -110,8 +110,7 @@ static void what_is_quantised_comes_back_within_half_a_step(void **state) {
         t->from_f32(x, blocks, N);
         t->to_f32(blocks, y, N);
         for (int i = 0; i < N; i += t->block) {
-            double top = 0;
-            for (int j = 0; j < t->block; j++) top = fmax(top, fabs((double)x[i + j]));
+            double top = (double)fo_abs_max(x + i, t->block);
             for (int j = 0; j < t->block; j++) {
                 double err = fabs((double)x[i + j] - (double)y[i + j]);
                 worst = fmax(worst, err / top);
