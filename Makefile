@@ -188,6 +188,15 @@ check-goldens: $(GOLDEN_TESTS) $(B)/tests/foundry/test_quant $(B)/pantheon-$(BAC
 VOCABS ?= $(O)/vocabs
 check-vocabs: $(B)/tests/foundry/test_tok_golden
 	$(Q)$(PYTHON) tests/goldens/vocabs.py '$(abspath $(VOCABS))' $<
+# 64-bit Arm, built by a cross compiler and run under an emulator. QUICK=1: what the slow emulator does in two minutes.
+ARM_TESTS := $(addprefix $(B)/tests/,$(addprefix foundry/test_,kernels quant dtype device gguf file sim tok tok_golden unicode) \
+ $(addprefix engine/test_,api kv) \
+ $(if $(QUICK),,$(addprefix foundry/test_,ops tiny tok_pre) $(addprefix engine/test_,engine llama model replicas sched value)))
+check-arm:
+	$(Q)scripts/deps.sh cross build-aarch64/sysroot
+	$(Q)$(MAKE) --no-print-directory FLAVOUR=release CC=aarch64-linux-gnu-gcc O=build-aarch64 test-arm
+test-arm: $(ARM_TESTS) $(B)/pantheon-$(BACKEND)
+	$(Q)tests/arm $(B) '$(SYSROOT)' '$(GOLDENS)' $(ARM_TESTS)
 # The daemon as clients meet it: a venv with the official client, made once for each requirements.txt, and pytest over it.
 VENV := $(O)/venv
 $(VENV)/.made: tests/e2e/requirements.txt
@@ -226,12 +235,13 @@ help:
 	@echo 'make test          the unit tests alone (no network)'
 	@echo 'make check-goldens   every reference case that this build can run (GOLDENS=DIR: of another folder than tests/data/goldens)'
 	@echo 'make check-vocabs  real vocabularies against llama.cpp'"'"'s test texts (fetches 77 MB once; VOCABS=DIR)'
+	@echo 'make check-arm     cross-compiles for 64-bit Arm and tests that build under an emulator (Debian; QUICK=1: the most important)'
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
 	@echo 'make lint bench fuzz soak install clean   (soak: many clients for ten minutes; fuzz: each fuzzer for FUZZ_SECONDS=60)'
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond pantheon-reconcile libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens check-vocabs check-boot e2e soak check-deps check deps demo install help clean FORCE
+.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-boot e2e soak check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,16 +1,38 @@
 #!/bin/sh
 # Installs what the build, the tests and the demo need on Debian (and its kin), and nothing when it is all there.
 #   scripts/deps.sh build|check        asks first on a terminal; as root, or with sudo
+#   scripts/deps.sh cross DIR          a compiler and an emulator for 64-bit Arm; its libraries are unpacked into DIR, not installed
 set -eu
 build='gcc make pkg-config libc6-dev libyaml-dev libjansson-dev libsystemd-dev libcurl4-openssl-dev python3 python3-venv ca-certificates'
 check="$build libcmocka-dev libsimde-dev binutils"
-case ${1:-build} in
+cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static make pkg-config python3'
+what=${1:-build}
+case $what in
 build) want=$build ;;
 check) want=$check ;;
-*) echo "usage: $0 build|check" >&2; exit 64 ;;
+cross) want=$cross dir=${2:?"usage: $0 cross DIR"} ;;
+*) echo "usage: $0 build|check|cross DIR" >&2; exit 64 ;;
 esac
 
+# The libraries of another architecture, with all that they need, as its apt would choose them; this system's own packages stay as they are.
+unpack_cross() {
+    if [ -e "$dir/.made" ]; then return 0; fi
+    rm -rf "$dir" "$dir.apt"
+    mkdir -p "$dir" "$dir.apt/lists/partial" "$dir.apt/archives/partial"
+    apt=$(cd "$dir.apt" && pwd)
+    : >"$apt/status"
+    set -- -qq -o APT::Architecture=arm64 -o APT::Architectures=arm64 -o Dir::State="$apt" -o Dir::State::status="$apt/status" \
+        -o Dir::Cache="$apt" -o Dir::Log="$apt" -o APT::Sandbox::User= -o Debug::NoLocking=1
+    echo "Unpacking arm64 libraries into $dir"
+    apt-get "$@" update
+    apt-get "$@" install -y --download-only --no-install-recommends libyaml-dev libjansson-dev libsystemd-dev libcurl4-openssl-dev libcmocka-dev
+    for deb in "$apt"/archives/*.deb; do dpkg-deb -x "$deb" "$dir"; done
+    rm -rf "$apt"
+    touch "$dir/.made"
+}
+
 if ! command -v dpkg-query >/dev/null 2>&1; then
+    [ "$what" != cross ] || { echo "This is no Debian: only there can the libraries of another architecture be had." >&2; exit 1; }
     command -v cc >/dev/null 2>&1 && command -v pkg-config >/dev/null 2>&1 &&
         pkg-config --exists yaml-0.1 jansson libsystemd libcurl && exit 0
     echo "This is no Debian: install a C compiler, make, pkg-config and the development files of libyaml, jansson," >&2
@@ -25,7 +47,10 @@ done
 if python3 -c 'import venv, ensurepip' 2>/dev/null; then
     missing=$(printf '%s' "$missing" | sed 's/ python3-venv//; s/ python3$//; s/ python3 / /')
 fi
-[ -n "${missing# }" ] || exit 0
+if [ -z "${missing# }" ]; then
+    [ "$what" != cross ] || unpack_cross
+    exit 0
+fi
 
 sudo=
 [ "$(id -u)" = 0 ] || sudo=sudo
@@ -44,3 +69,4 @@ fi
 $sudo apt-get update -qq
 # shellcheck disable=SC2086  # a list of words
 DEBIAN_FRONTEND=noninteractive $sudo ${sudo:+env DEBIAN_FRONTEND=noninteractive} apt-get install -y -qq --no-install-recommends $missing >/dev/null
+[ "$what" != cross ] || unpack_cross
