@@ -155,6 +155,7 @@ bench: $(BENCHES)
 # Each fuzzer for FUZZ_SECONDS (default 60), from the test cases as seeds; what it finds new is kept in build/fuzz/corpus.
 SEEDS.facts    := tests/cases/plan
 SEEDS.gguf     := tests/data/gguf
+SEEDS.hf_tokenizer := tests/cases/hf_tokenizer
 SEEDS.jinja    := tests/cases/chat
 SEEDS.manifest := tests/cases/manifest
 SEEDS.request  := tests/cases/http

@@ -280,6 +280,8 @@ void fo_tok_free(struct fo_tok *t) {
     free(t->by_text.slots);
     free(t->special);
     free(t->pair);
+    free(t->pair_bits);
+    free(t->first);
     free(t->plain);
     free(t->plain_at);
     free(t->rank);

@@ -62,9 +62,15 @@ static void bpe_piece(const struct fo_tok_entry *en, void (*put)(void *ctx, uint
 
 static inline uint32_t bpe_pair(const struct fo_tok *t, uint32_t a, uint32_t b, const char *s, size_t n, uint32_t *ret_made) {
     (void)s, (void)n;
-    const struct fo_tok_pair *p = fo_tok_pair_find(t, a, b);
+    return fo_tok_pair_find(t, a, b, ret_made);
+}
+
+/* Of two bytes. */
+static inline uint32_t bpe_first(const struct fo_tok *t, uint32_t a, uint32_t b, const char *s, size_t n, uint32_t *ret_made) {
+    (void)a, (void)b, (void)n;
+    const struct fo_tok_first *p = &t->first[(uint8_t)s[0] << 8 | (uint8_t)s[1]];
     *ret_made = p->id;
-    return p->a == UINT32_MAX ? FO_MERGE_NONE : p->rank;
+    return p->rank;
 }
 
 static inline size_t bpe_len(const struct fo_tok *t, uint32_t sym) {
@@ -76,9 +82,24 @@ static int32_t whole_word(const struct fo_tok *t, const char *s, size_t n) {
     char text[2 * 256];
     size_t len = 0;
     if (n > t->max_len || n > sizeof text / 2) return -1;
-    for (size_t i = 0; i < n; i++) len += put_char(text + len, fo_tok_byte_char((uint8_t)s[i]));
+    for (size_t i = 0; i < n; i++) len += put_char(text + len, t->byte_char[(uint8_t)s[i]]);
     int32_t id = fo_tok_find(t, text, len);
     return id >= 0 && fo_tok_is_mergeable(&t->entry[id]) ? id : -1;
+}
+
+static int bpe_push(const struct fo_tok *t, struct fo_tok_work *w, uint32_t sym, const char *s, size_t n) {
+    (void)t, (void)s, (void)n;
+    return sym == NO_TOKEN ? 0 : fo_tok_push(w, (int32_t)sym);
+}
+
+static inline void bpe_fill(const struct fo_tok *t, struct fo_merge_window *m, const char *s, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        int32_t id = t->byte_id[(uint8_t)s[i]];
+        m->sym[i] = id < 0 ? NO_TOKEN : (uint32_t)id;
+        m->at[i] = (uint16_t)i;
+    }
+    m->at[n] = (uint16_t)n;
+    m->n = (unsigned)n;
 }
 
 static int merge_word(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
@@ -92,21 +113,19 @@ static int merge_word(const struct fo_tok *t, struct fo_tok_work *w, const char 
         }
         m.at[n] = (uint32_t)n;
         m.n = (unsigned)n;
-        fo_merge_few(t, &m, s, bpe_pair);
-        for (unsigned i = 0; i < m.n && !rc; i++) {
-            if (m.sym[i] != NO_TOKEN) rc = fo_tok_push(w, (int32_t)m.sym[i]);
-        }
+        fo_merge_few(t, &m, s, bpe_first, bpe_pair);
+        for (unsigned i = 0; i < m.n && !rc; i++) rc = bpe_push(t, w, m.sym[i], NULL, 0);
         return rc;
     }
-    if ((rc = fo_tok_check_room(w, s, n)) || (rc = fo_merge_room(w, n))) return rc;
+    bool done;
+    if ((rc = fo_tok_check_room(w, s, n)) || (rc = fo_merge_windows(t, w, s, n, bpe_fill, bpe_first, bpe_pair, bpe_push, &done)) || done) return rc;
+    if ((rc = fo_merge_room(w, n))) return rc;
     for (size_t i = 0; i < n; i++) {
         int32_t id = t->byte_id[(uint8_t)s[i]];
         w->sym[i].value = id < 0 ? NO_TOKEN : (uint32_t)id;
     }
     fo_merge_many(t, w, s, n, bpe_pair, bpe_len);
-    for (size_t i = 0; i < n && !rc; i += bpe_len(t, w->sym[i].value)) {
-        if (w->sym[i].value != NO_TOKEN) rc = fo_tok_push(w, (int32_t)w->sym[i].value);
-    }
+    for (size_t i = 0; i < n && !rc; i += bpe_len(t, w->sym[i].value)) rc = bpe_push(t, w, w->sym[i].value, NULL, 0);
     return rc;
 }
 
@@ -197,12 +216,20 @@ static int bpe_open(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e)
     unsigned n_bytes = 0;
     for (unsigned b = 0; b < 256; b++) {
         char text[2];
-        int32_t id = fo_tok_find(t, text, put_char(text, fo_tok_byte_char(b)));
+        t->byte_char[b] = (uint16_t)fo_tok_byte_char(b);
+        int32_t id = fo_tok_find(t, text, put_char(text, t->byte_char[b]));
         if (id >= 0 && fo_tok_is_mergeable(&t->entry[id])) t->byte_id[b] = id, n_bytes++;
     }
     if (!n_bytes) return fo_fail(e, FO_EFORMAT, "tokenizer.ggml.tokens has no token for any byte");
     t->lossy = n_bytes < 256;
-    return fo_tok_open_merges(t, g, e);
+    if ((rc = fo_tok_open_merges(t, g, e))) return rc;
+    t->first = malloc(256 * 256 * sizeof *t->first);
+    if (!t->first) return fo_fail(e, FO_ENOMEM, "no memory for the tokenizer's merges");
+    for (unsigned i = 0; i < 256 * 256; i++) {
+        int32_t a = t->byte_id[i >> 8], b = t->byte_id[i & 255];
+        t->first[i].rank = a < 0 || b < 0 ? FO_MERGE_NONE : fo_tok_pair_find(t, (uint32_t)a, (uint32_t)b, &t->first[i].id);
+    }
+    return 0;
 }
 
 const struct fo_tok_algo fo_tok_bpe = {

@@ -44,6 +44,10 @@ struct fo_tok_copy {
     char *s;
 };
 
+struct fo_tok_first {
+    uint32_t rank, id; /* rank = UINT32_MAX: they do not merge */
+};
+
 /* Growing output of one call, with everything the algorithms need to work on. */
 struct fo_tok_work {
     int32_t *ids;
@@ -55,6 +59,7 @@ struct fo_tok_work {
     struct fo_merge_sym *sym; /* [word_size] for words too long for the stack, see tok_merge.h */
     size_t word_size;
     struct fo_merge_queue *queue;
+    struct fo_merge_seen *windows; /* of long words, see tok_merge.h */
     struct fo_tok_copy *copies;
     bool first;       /* the piece being encoded is the start of the input */
     char *text;       /* SPM: the text with its spaces normalised */
@@ -92,8 +97,12 @@ struct fo_tok {
     uint32_t special_at[257]; /* by first byte: where its tokens start in `special` */
     struct fo_tok_pair *pair; /* [pair_mask + 1] the merges; NULL = none */
     size_t pair_mask;
+    uint64_t *pair_bits; /* [pair_bits_mask + 1] a bit for the hash of each pair: most pairs make nothing, and this says so first */
+    size_t pair_bits_mask;
     /* byte-level BPE */
     struct fo_pre *pre;
+    uint16_t byte_char[256];    /* fo_tok_byte_char */
+    struct fo_tok_first *first; /* [256 * 256] the merges of two bytes */
     bool whole_words;
     bool nfc;    /* text is brought to Unicode form C first */
     bool spaced; /* every piece starts with a space */
@@ -166,13 +175,25 @@ struct fo_tok_seen {
 /* The ids of a word seen before are appended: true in *ret_done. Else *ret_slot is where to note it (NULL = nowhere). */
 int fo_tok_seen_find(struct fo_tok_work *w, const char *s, size_t n, struct fo_tok_seen **ret_slot, bool *ret_done);
 
-/* The merge of two neighbours; its a is UINT32_MAX when there is none. */
-static inline const struct fo_tok_pair *fo_tok_pair_find(const struct fo_tok *t, uint32_t a, uint32_t b) {
-    for (size_t i = fo_tok_mix((uint64_t)a << 32 | b, t->seed) & t->pair_mask;; i = (i + 1) & t->pair_mask) {
-        const struct fo_tok_pair *p = &t->pair[i];
+static inline struct fo_tok_pair *fo_tok_pair_slot(const struct fo_tok *t, uint64_t hash, uint32_t a, uint32_t b) {
+    for (size_t i = hash & t->pair_mask;; i = (i + 1) & t->pair_mask) {
+        struct fo_tok_pair *p = &t->pair[i];
         if ((p->a == a && p->b == b) || p->a == UINT32_MAX) return p;
     }
 }
+
+/* The merge of two neighbours: its rank, UINT32_MAX when there is none, and what it makes. */
+static inline uint32_t fo_tok_pair_find(const struct fo_tok *t, uint32_t a, uint32_t b, uint32_t *ret_made) {
+    uint64_t hash = fo_tok_mix((uint64_t)a << 32 | b, t->seed), bit = hash >> 32;
+    if (!(t->pair_bits[(bit >> 6) & t->pair_bits_mask] >> (bit & 63) & 1)) return UINT32_MAX;
+    const struct fo_tok_pair *p = fo_tok_pair_slot(t, hash, a, b);
+    *ret_made = p->id;
+    return p->rank;
+}
+
+/* Makes room for n merges; FO_ENOMEM. Adding: the first of equal pairs stays. */
+int fo_tok_pairs_new(struct fo_tok *t, size_t n, struct fo_err *e);
+void fo_tok_pair_add(struct fo_tok *t, uint32_t a, uint32_t b, uint32_t rank, uint32_t id);
 
 /* Reads tokenizer.ggml.merges into t->pair, once n_sym of all entries stands. Merges that name no token, or make one that text must
  * not become, are left out: nothing could come of them. */

@@ -7,6 +7,11 @@
 
 #include "foundry/base/err.h"
 
+struct fo_merge_seen *fo_merge_seen_slot(struct fo_tok_work *w, const char *s) {
+    if (!w->windows) w->windows = calloc(FO_MERGE_SEEN, sizeof *w->windows);
+    return w->windows ? &w->windows[fo_tok_hash_bytes(w->t->seed, s, FO_MERGE_WINDOW) % FO_MERGE_SEEN] : NULL;
+}
+
 int fo_merge_room(struct fo_tok_work *w, size_t n) {
     if (n > w->word_size) {
         free(w->sym);
@@ -36,6 +41,7 @@ int fo_merge_room(struct fo_tok_work *w, size_t n) {
 void fo_merge_done(struct fo_tok_work *w) {
     struct fo_merge_queue *q = w->queue;
     free(w->sym);
+    free(w->windows);
     if (!q) return;
     for (int k = 0; k < 4; k++) free(q->used[k]);
     free(q->list);

@@ -13,6 +13,7 @@
 
 #include "foundry/base/err.h"
 #include "foundry/tok_merge.h"
+#include "foundry/unicode.h"
 
 #define SPACE_MARK "\xE2\x96\x81" /* U+2581 */
 
@@ -71,9 +72,7 @@ static inline size_t id_len(const struct fo_tok *t, uint32_t sym) {
 
 static inline uint32_t id_pair(const struct fo_tok *t, uint32_t a, uint32_t b, const char *s, size_t n, uint32_t *ret_made) {
     (void)s, (void)n;
-    const struct fo_tok_pair *p = fo_tok_pair_find(t, a, b);
-    *ret_made = p->id;
-    return p->a == UINT32_MAX ? FO_MERGE_NONE : p->rank;
+    return fo_tok_pair_find(t, a, b, ret_made);
 }
 
 static uint32_t first_symbol(const struct fo_tok *t, const char *s, size_t n) {
@@ -100,23 +99,27 @@ static size_t char_len(const char *s, size_t n) {
     return len < n ? len : n;
 }
 
-static int merge_word(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
+static int spm_push(const struct fo_tok *t, struct fo_tok_work *w, uint32_t sym, const char *s, size_t n) {
+    return t->pair && sym < NO_TOKEN ? fo_tok_push(w, (int32_t)sym) : push_symbol(t, w, s, n);
+}
+
+static inline void spm_fill(const struct fo_tok *t, struct fo_merge_window *m, const char *s, size_t n) {
     size_t len;
-    int rc = 0;
-    if (n <= FO_MERGE_SHORT) {
-        struct fo_merge_short m = { .n = 0 };
-        for (size_t i = 0; i < n; i += len) {
-            len = char_len(s + i, n - i);
-            m.sym[m.n] = first_symbol(t, s + i, len);
-            m.at[m.n++] = (uint32_t)i;
-        }
-        m.at[m.n] = (uint32_t)n;
-        if (t->pair) fo_merge_few(t, &m, s, id_pair);
-        else fo_merge_few(t, &m, s, spm_pair);
-        for (unsigned i = 0; i < m.n && !rc; i++) rc = push_symbol(t, w, s + m.at[i], m.at[i + 1] - m.at[i]);
-        return rc;
+    m->n = 0;
+    for (size_t i = 0; i < n; i += len) {
+        len = char_len(s + i, n - i);
+        m->sym[m->n] = first_symbol(t, s + i, len);
+        m->at[m->n++] = (uint16_t)i;
     }
-    if ((rc = fo_tok_check_room(w, s, n)) || (rc = fo_merge_room(w, n))) return rc;
+    m->at[m->n] = (uint16_t)n;
+}
+
+static int merge_long(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
+    size_t len;
+    bool done;
+    int rc = t->pair ? fo_merge_windows(t, w, s, n, spm_fill, id_pair, id_pair, spm_push, &done)
+                     : fo_merge_windows(t, w, s, n, spm_fill, spm_pair, spm_pair, spm_push, &done);
+    if (rc || done || (rc = fo_merge_room(w, n))) return rc;
     for (size_t i = 0; i < n; i += len) {
         len = char_len(s + i, n - i);
         w->sym[i].value = w->sym[i + len - 1].value = first_symbol(t, s + i, len);
@@ -125,8 +128,25 @@ static int merge_word(const struct fo_tok *t, struct fo_tok_work *w, const char 
     else fo_merge_many(t, w, s, n, spm_pair, spm_len);
     for (size_t i = 0; i < n && !rc; i += len) {
         len = t->pair ? id_len(t, w->sym[i].value) : w->sym[i].value;
-        rc = push_symbol(t, w, s + i, len);
+        rc = spm_push(t, w, w->sym[i].value, s + i, len);
     }
+    return rc;
+}
+
+static int merge_word(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
+    size_t len;
+    int rc = 0;
+    if (n > FO_MERGE_SHORT) return (rc = fo_tok_check_room(w, s, n)) ? rc : merge_long(t, w, s, n);
+    struct fo_merge_short m = { .n = 0 };
+    for (size_t i = 0; i < n; i += len) {
+        len = char_len(s + i, n - i);
+        m.sym[m.n] = first_symbol(t, s + i, len);
+        m.at[m.n++] = (uint32_t)i;
+    }
+    m.at[m.n] = (uint32_t)n;
+    if (t->pair) fo_merge_few(t, &m, s, id_pair, id_pair);
+    else fo_merge_few(t, &m, s, spm_pair, spm_pair);
+    for (unsigned i = 0; i < m.n && !rc; i++) rc = spm_push(t, w, m.sym[i], s + m.at[i], m.at[i + 1] - m.at[i]);
     return rc;
 }
 
@@ -233,11 +253,38 @@ static int open_plain(struct fo_tok *t, bool merges, struct fo_err *e) {
     return 0;
 }
 
+/* The merges that the scores amount to: of any two tokens whose texts together are one, by its score. Only where every character of a
+ * token is a token too (and none is broken UTF-8), as in all published vocabularies; else texts are looked up while merging. */
+static int open_pairs(struct fo_tok *t, struct fo_err *e) {
+    size_t n_pairs = 0, len;
+    for (int adding = 0; adding < 2; adding++) {
+        for (uint32_t i = 0; i < t->n; i++) {
+            const char *s = t->plain + t->plain_at[i];
+            size_t n = t->plain_at[i + 1] - t->plain_at[i];
+            if (!n || find_plain(t, s, n) != (int32_t)i) continue; /* text does not become it */
+            for (size_t at = 0; at < n; at += len) {
+                if (!adding && fo_utf8_next(s + at, n - at, &len) >= FO_UNICODE_END) return 0;
+                len = char_len(s + at, n - at);
+                if (!adding && find_plain(t, s + at, len) < 0) return 0;
+                int32_t a = at ? find_plain(t, s, at) : -1, b = a >= 0 ? find_plain(t, s + at, n - at) : -1;
+                n_pairs += !adding && b >= 0;
+                if (adding && b >= 0) fo_tok_pair_add(t, (uint32_t)a, (uint32_t)b, t->rank[i], i);
+            }
+        }
+        int rc = adding ? 0 : fo_tok_pairs_new(t, n_pairs, e);
+        if (rc) return rc;
+    }
+    return 0;
+}
+
 static int spm_open(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e) {
     static const char *const prefixes[] = { "none", "all", "missing", "first" }; /* as FO_PREFIX_* */
     bool merges = false, prefix = true;
     int rc = fo_tok_read_flag(g, "tokenizer.pantheon.merges", &merges, e);
-    if (rc || (rc = open_plain(t, merges, e)) || (rc = merges ? fo_tok_open_merges(t, g, e) : open_scores(t, g, e))) return rc;
+    if (rc || (rc = open_plain(t, merges, e)) || (rc = merges ? fo_tok_open_merges(t, g, e) : open_scores(t, g, e)) ||
+        (!merges && (rc = open_pairs(t, e)))) {
+        return rc;
+    }
     for (uint32_t i = 0; i < t->n; i++) {
         const struct fo_tok_entry *en = &t->entry[i];
         int byte = en->type == FO_TT_BYTE ? fo_tok_byte_name(en->s, en->len) : -1;

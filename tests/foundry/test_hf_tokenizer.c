@@ -2,6 +2,7 @@
  * test_tok_golden.c. */
 #include "foundry/hf_tokenizer.h"
 
+#include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -387,6 +388,40 @@ static void survives_running_out_of_memory_at_any_point(void **state) {
     run_out("spm352", true);
 }
 
+/* The fuzzer's inputs: tokenizer.json, tokenizer_config.json, config.json and a text, a NUL byte between them. */
+static void takes_or_refuses_every_input_of_the_fuzzer(void **state) {
+    (void)state;
+    static const char folder[] = "tests/cases/hf_tokenizer";
+    DIR *d = opendir(folder);
+    unsigned n = 0, n_taken = 0;
+    assert_non_null(d);
+    for (struct dirent *entry; (entry = readdir(d));) {
+        char path[512];
+        struct fo_buf file;
+        struct fo_str part[4] = { { NULL, 0 } };
+        struct made m;
+        struct fo_err e;
+        if (entry->d_name[0] == '.') continue;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        assert_true(test_file_load(path, &file));
+        const char *from = file.data, *end = file.data + file.len;
+        for (size_t i = 0; i < 4 && from < end; i++) {
+            const char *nul = memchr(from, 0, (size_t)(end - from));
+            part[i] = (struct fo_str){ from, (size_t)((nul ? nul : end) - from) };
+            from = nul ? nul + 1 : end;
+        }
+        struct fo_hf_files f = { .tokenizer = part[0], .tokenizer_config = part[1], .config = part[2] };
+        int rc = make(&f, &m, &e);
+        if (!rc) ids_of(&m, "the <s> ab\n\n  [T] e\xCC\x81 123", FO_TOK_SPECIAL | FO_TOK_ADD);
+        n++;
+        n_taken += rc == 0;
+        made_done(&m);
+        fo_buf_done(&file);
+    }
+    closedir(d);
+    assert_true(n_taken >= 9 && n >= n_taken);
+}
+
 int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_merges_as_texts_and_as_pairs),
@@ -400,6 +435,7 @@ int main(void) {
         cmocka_unit_test(knows_published_pre_tokenizers_by_name_and_compiles_others),
         cmocka_unit_test(refuses_by_name_what_it_cannot_serve),
         cmocka_unit_test(refuses_what_is_broken_or_too_much),
+        cmocka_unit_test(takes_or_refuses_every_input_of_the_fuzzer),
         cmocka_unit_test(survives_a_file_cut_anywhere),
         cmocka_unit_test(survives_running_out_of_memory_at_any_point),
     };
