@@ -23,7 +23,7 @@ static struct fo_str part(const uint8_t **p, const uint8_t *end) {
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct fo_gguf_writer w;
-    struct fo_buf file;
+    struct fo_buf file, out;
     struct fo_gguf *g = NULL;
     struct fo_tok *t = NULL;
     struct fo_tok_ids ids = { 0 };
@@ -35,6 +35,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct fo_str text = part(&data, end);
     if (!text.s) text = (struct fo_str){ "The 3 caf\xC3\xA9s  don't\n<s> \xE2\x96\x81 e\xCC\x81", 31 };
     fo_buf_init(&file, 1 << 26);
+    fo_buf_init(&out, 1 << 26);
     fo_gguf_writer_init(&w, 1 << 26);
     int rc = fo_hf_tokenizer_parse(&f, &w, &e);
     if (rc && w.n_kv) abort(); /* all or nothing */
@@ -43,7 +44,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!rc && !fo_tok_open(g, &t, &e) && !fo_tok_encode(t, text.s, text.len, NULL, FO_TOK_SPECIAL | FO_TOK_ADD, 0, &ids, &e)) {
         for (size_t i = 0; i < ids.n; i++) {
             if (ids.ids[i] < 0 || ids.ids[i] >= fo_tok_n_vocab(t)) abort();
-            fo_tok_piece(t, ids.ids[i], true, &file);
+            fo_tok_piece(t, ids.ids[i], true, &out);
         }
         free(ids.ids);
     }
@@ -51,5 +52,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     fo_gguf_close(g);
     fo_gguf_writer_done(&w);
     fo_buf_done(&file);
+    fo_buf_done(&out);
     return 0;
 }
