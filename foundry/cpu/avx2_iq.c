@@ -18,8 +18,14 @@ INLINE uint32_t word_of(const void *p) {
 
 /* --- IQ2 and IQ3: magnitudes and signs ------------------------------------------------------------------------------------------------ */
 
-/* Four entries of a book of eights. */
-#define EIGHTS(book, a, b, c, d) _mm256_setr_epi64x((long long)(book)[a], (long long)(book)[b], (long long)(book)[c], (long long)(book)[d])
+/* Two entries of a book of eights: MOVHPS takes the second from memory in one step. */
+INLINE __m128i two_eights(const uint64_t *low, const uint64_t *high) {
+    __m128 v = _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)low));
+    return _mm_castps_si128(_mm_loadh_pi(v, (const __m64 *)(const void *)high));
+}
+
+/* Four. */
+#define EIGHTS(book, a, b, c, d) _mm256_setr_m128i(two_eights((book) + (a), (book) + (b)), two_eights((book) + (c), (book) + (d)))
 
 /* Eight entries of a book of fours, joined in pairs outside the vector unit. */
 INLINE __m256i fours(const uint32_t *book, const uint8_t *index, uint32_t high) {

@@ -2,8 +2,9 @@
  * The rules are avx2.c's, and so is the plan: two blocks of weights fill a register, whose nibbles meet the paired activations, and eight
  * blocks share one conversion to float. What differs is when the sums must leave 16 bits:
  *
- *   MXFP4          |q| <= 12: sixteen products, 16 * 12 * 127 = 24384, stay in 16 bits to the end
- *   Q5_0, Q5_1     q <= 31: eight products, 8 * 31 * 127 = 31496, do
+ *   Q5_0, Q5_1     q <= 31: eight products, 8 * 31 * 127 = 31496, stay in 16 bits
+ *   MXFP4          q + 12 <= 24: the same
+ *   NVFP4          |q| <= 12: the four that belong to one register
  *   IQ4_NL         |q| <= 127: two, 2 * 127 * 127 = 32258 */
 #include "foundry/cpu/kernels.h"
 
@@ -44,19 +45,19 @@ INLINE __m256i words_of(const void *a, const void *b) {
 /* Sums of two neighbouring products of quants and activations, in 16 bits; u is |q|. */
 #define PRODUCTS(q, u, x) (with_sign ? _mm256_maddubs_epi16(u, _mm256_sign_epi8(x, q)) : _mm256_maddubs_epi16(q, x))
 
-/* Eight blocks at a time; what lies where while the sums are folded is told at dot_nibbles in avx2.c. The offset of Q5_0's quants (-16) or the
- * min of Q5_1 is one product with the activations' s. */
+/* Eight blocks at a time; what lies where while the sums are folded is told at dot_nibbles in avx2.c. The offset of the quants (-16 in Q5_0, -12
+ * here in MXFP4) or the min of Q5_1 is one product with the activations' s. */
 INLINE void dot_pairs(const enum fo_dtype type, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                       size_t y_stride, const int T) {
-    const bool five = type == FO_Q5_0 || type == FO_Q5_1, with_sign = !five, four = type == FO_MXFP4;
+    const bool five = type == FO_Q5_0 || type == FO_Q5_1, fp4 = type == FO_MXFP4, with_sign = type == FO_IQ4_NL;
     const int size = type == FO_Q5_0   ? sizeof(struct fo_block_q5_0)
                      : type == FO_Q5_1 ? sizeof(struct fo_block_q5_1)
-                     : four            ? sizeof(struct fo_block_mxfp4)
+                     : fp4             ? sizeof(struct fo_block_mxfp4)
                                        : sizeof(struct fo_block_iq4_nl);
     const int at = size - 16, n_blocks = (int)(a->k / 32), rest = n_blocks % 8;
     const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1), order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
-    const __m256i values = values16(four ? fo_fp4_values : fo_iq4_values);
-    const __m256 minus_16 = _mm256_set1_ps(-16);
+    const __m256i values = fp4 ? _mm256_add_epi8(values16(fo_fp4_values), _mm256_set1_epi8(12)) : values16(fo_iq4_values);
+    const __m256 offset = _mm256_set1_ps(fp4 ? -12 : -16);
     struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);
     struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
@@ -80,29 +81,26 @@ INLINE void dot_pairs(const enum fo_dtype type, const unsigned char *w, size_t w
 #define MAC(n, i)                                                                                                                        \
     if (n < T) {                                                                                                                         \
         __m256i s = PRODUCTS(lo, lo_u, load(x##n.p + b * 32 + (i)*32)), u = PRODUCTS(hi, hi_u, load(x##n.p + b * 32 + (i)*32 + 32));     \
-        v##n##_##i = five || four ? _mm256_add_epi16(s, u) : _mm256_add_epi32(_mm256_madd_epi16(s, one), _mm256_madd_epi16(u, one));     \
+        v##n##_##i = !with_sign ? _mm256_add_epi16(s, u) : _mm256_add_epi32(_mm256_madd_epi16(s, one), _mm256_madd_epi16(u, one));     \
     }
 #define SUMS(n) __m256i v##n##_0 = _mm256_setzero_si256(), v##n##_2 = v##n##_0, v##n##_4 = v##n##_0, v##n##_6 = v##n##_0;
-#define ADD(u, v) (five || four ? _mm256_add_epi16(u, v) : _mm256_add_epi32(u, v))
+#define ADD(u, v) (!with_sign ? _mm256_add_epi16(u, v) : _mm256_add_epi32(u, v))
 #define FOLD(n)                                                                                                                          \
     if (n < T) {                                                                                                                         \
         __m256i u = ADD(_mm256_unpacklo_epi64(v##n##_0, v##n##_2), _mm256_unpackhi_epi64(v##n##_0, v##n##_2));                           \
         __m256i v = ADD(_mm256_unpacklo_epi64(v##n##_4, v##n##_6), _mm256_unpackhi_epi64(v##n##_4, v##n##_6));                           \
-        if (five) u = _mm256_madd_epi16(u, one), v = _mm256_madd_epi16(v, one);                                                          \
+        if (!with_sign) u = _mm256_madd_epi16(u, one), v = _mm256_madd_epi16(v, one);                                                          \
         __m256i even = _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(u), _mm256_castsi256_ps(v), 0x88));                     \
         __m256i odd = _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(u), _mm256_castsi256_ps(v), 0xDD));                      \
-        __m256i s = four ? _mm256_madd_epi16(_mm256_add_epi16(even, odd), one) : _mm256_add_epi32(even, odd);                            \
-        __m256 by = _mm256_permutevar8x32_ps(_mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), order);                                      \
-        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), by, f##n);                                                                         \
-        if (five) g##n = _mm256_fmadd_ps(m, _mm256_loadu_ps(x##n.s + b), g##n);                                                          \
+        __m256 by = _mm256_permutevar8x32_ps(_mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), order), xs = _mm256_loadu_ps(x##n.s + b);    \
+        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(even, odd)), by, f##n);                                               \
+        if (!with_sign) g##n = _mm256_fmadd_ps(m, type == FO_Q5_1 ? xs : _mm256_mul_ps(offset, xs), g##n);                               \
     }
 #define SCALES(n_left)                                                                                                                   \
     if (type == FO_Q5_1)                                                                                                                 \
         scales_mins8(p, size, n_left, &d, &m);                                                                                           \
-    else if (four)                                                                                                                       \
-        d = powers8(p, n_left);                                                                                                          \
     else                                                                                                                                 \
-        d = scales8(p, size, n_left), m = _mm256_mul_ps(d, minus_16);
+        m = d = fp4 ? powers8(p, n_left) : scales8(p, size, n_left);
 #define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(f##n, g##n));
         EACH(ZERO)
         int b = 0;

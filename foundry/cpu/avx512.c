@@ -3,48 +3,14 @@
  *
  * The tests also compile this file for CPUs without AVX-512, against an emulation (FO_EMULATE_AVX512), so that every slot is compared with
  * the reference wherever they run. */
+#include "foundry/cpu/avx512.h"
 #include "foundry/cpu/kernels.h"
 
-#if defined(FO_EMULATE_AVX512) || (defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && \
-                                   defined(__AVX512VNNI__) && defined(__AVX512VBMI__))
+#ifdef HAS_AVX512
 #include <string.h>
 
 #include "foundry/cpu/tile.h"
 #include "foundry/quant.h"
-
-#ifdef FO_EMULATE_AVX512
-#define INLINE static __attribute__((noinline)) /* an emulated instruction is dozens of lines: one copy of each template will do */
-#else
-#include <immintrin.h>
-#define INLINE static inline __attribute__((always_inline))
-#endif
-
-INLINE __m512i load(const void *p) {
-    return _mm512_loadu_si512(p);
-}
-
-INLINE __m256i load32(const void *p) {
-    return _mm256_loadu_si256(p);
-}
-
-/* 32 bytes from each of two places. */
-INLINE __m512i load_two(const void *low, const void *high) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(load32(low)), load32(high), 1);
-}
-
-INLINE float fold8(__m256 v) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
-}
-
-INLINE __m256 halves(__m512 v) {
-    return _mm256_add_ps(_mm512_castps512_ps256(v), _mm256_castsi256_ps(_mm512_extracti64x4_epi64(_mm512_castps_si512(v), 1)));
-}
-
-INLINE void ahead(const void *p) {
-    _mm_prefetch((const char *)p + 4096, _MM_HINT_T0);
-}
 
 /* --- blocks of 32 -------------------------------------------------------------------------------------------------------------- */
 
@@ -66,11 +32,6 @@ static void order_init(struct order *o, int size, int at) {
         o->d[i] = (uint16_t)(lane / 4 * (size / 2) + lane % 4 / 2 * 32);
         o->m[i] = (uint16_t)(o->d[i] + 1);
     }
-}
-
-/* The first n bytes. */
-INLINE __mmask64 first_bytes(int n) {
-    return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1;
 }
 
 /* Q4_0 and Q4_1, eight blocks at a time: two registers of nibbles, each against the paired activations (VPDPBUSD); the sums of the two are
@@ -192,11 +153,6 @@ INLINE void scales_and_mins(const uint8_t packed[12], uint64_t *ret_scales, uint
 /* A shuffle that puts byte `low` of eight scale bytes into the words of the lower half, and byte `high` into those of the upper. */
 INLINE __m512i spread(int low, int high) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set1_epi16((short)(0x8000 | low))), _mm256_set1_epi16((short)(0x8000 | high)), 1);
-}
-
-/* Rotations of the high bits to where they belong, one for each half. */
-INLINE __m512i turns(int low, int high) {
-    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set1_epi64x(low & 63)), _mm256_set1_epi64x(high & 63), 1);
 }
 
 /* Q4_K and Q5_K: 64 bytes of quants are sub-blocks 0 and 2 (low nibbles) and 1 and 3 (high); products of bytes in 16 bits, then VPDPWSSD
@@ -328,6 +284,8 @@ bool fo_cpu_avx512(struct fo_cpu_kernels *k) {
     /* These add in an order of their own: the gemms of AVX2 would give a batch other bits than its tokens alone. */
     static const enum fo_dtype own[] = { FO_Q4_0, FO_Q4_1, FO_Q8_0, FO_Q4_K, FO_Q5_K, FO_Q6_K };
     for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) k->gemm[own[i]] = NULL;
+    fo_cpu_avx512_legacy(k);
+    fo_cpu_avx512_k(k);
     return true;
 }
 #else

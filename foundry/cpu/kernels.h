@@ -150,6 +150,8 @@ void fo_cpu_avx2_iq(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_gemm(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_rows(struct fo_cpu_kernels *k);
 bool fo_cpu_avx512(struct fo_cpu_kernels *k);
+void fo_cpu_avx512_legacy(struct fo_cpu_kernels *k); /* the parts of fo_cpu_avx512, likewise */
+void fo_cpu_avx512_k(struct fo_cpu_kernels *k);
 bool fo_cpu_neon(struct fo_cpu_kernels *k);
 void fo_cpu_neon_rows(struct fo_cpu_kernels *k); /* the part of fo_cpu_neon in neon_rows.c */
 bool fo_cpu_dotprod(struct fo_cpu_kernels *k);

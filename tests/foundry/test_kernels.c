@@ -192,7 +192,8 @@ static const struct place {
     { FO_Q5_0, 0, 0, 16, 0 },
     { FO_Q5_1, 0, 2, 0, 1 },
     { FO_Q8_0, 0, 0, 0, 0 },
-    { FO_IQ4_NL, 0, 0, 0, 0 },
+    { FO_IQ4_NL, 0, 0, 128, 0 },
+    { FO_MXFP4, 0, 0, 12, 0 }, /* its d is a power of two in a byte */
     { FO_Q2_K, offsetof(struct fo_block_q2_k, d), offsetof(struct fo_block_q2_k, dmin), 0, 15 },
     { FO_Q3_K, offsetof(struct fo_block_q3_k, d), 0, 0, 0 },
     { FO_Q4_K, 0, 2, 0, 63 },
@@ -269,10 +270,11 @@ static double magnitude(enum fo_dtype type, const unsigned char *w, const struct
         if (a->type == FO_Q8_K) x = fo_act_q8_k(a, t).q[i] * (double)fo_act_q8_k(a, t).d[i / 256];
         if (at) {
             const unsigned char *block = w + i / info->block * info->block_bytes;
-            uint16_t d, m = 0;
-            memcpy(&d, block + at->d_at, 2);
+            uint16_t half, m = 0;
+            memcpy(&half, block + at->d_at, 2);
             if (at->m_at) memcpy(&m, block + at->m_at, 2);
-            part = at->offset * fabs((double)fo_f16_to_f32(d)) + at->mins * fabs((double)fo_f16_to_f32(m));
+            double d = type == FO_MXFP4 ? ldexp(1, block[0] - 128) : (double)fo_f16_to_f32(half);
+            part = at->offset * fabs(d) + at->mins * fabs((double)fo_f16_to_f32(m));
         }
         sum += (fabs((double)line[i]) + 2 * part) * fabs(x);
     }
@@ -380,6 +382,93 @@ static void dotprod_only_saves_instructions(void **state) {
         assert_memory_equal(y[0], y[1], sizeof y[0]);
         free(w), free(a.rows);
     }
+}
+
+/* A scale or min that is NaN or infinite makes its row so, in every kernel, and no other row. */
+static void bad_scales_spoil_their_own_row_alone(void **state) {
+    (void)state;
+    need_overlays();
+    fo_rng_seed(&rng, 9);
+    enum { ROWS = 3, N = 2 };
+    static const uint16_t bad[] = { 0x7E00, 0xFE00, 0x7C00, 0xFC00 };
+    for (int o = -1; o < n_overlays; o++)
+        for (int type = 0; type < FO_N_DTYPES; type++) {
+            const struct place *at = place_of((enum fo_dtype)type);
+            if (!ref.dot[type] || type == FO_MXFP4 || (!at && type != FO_IQ1_M)) continue;
+            const struct fo_dtype_info *info = fo_dtype_info((uint32_t)type);
+            const struct fo_cpu_kernels *k = o < 0 ? &ref : &overlays[o].k;
+            for (int64_t blocks = 1; blocks <= 9; blocks += 4)
+                for (size_t i = 0; i < sizeof bad / sizeof *bad; i++)
+                    for (int min = 0; min <= (at && at->m_at); min++) {
+                        int64_t len = blocks * info->block;
+                        float *x = malloc((size_t)(N * len) * sizeof *x), y[N * ROWS], want[N * ROWS];
+                        for (int64_t j = 0; j < N * len; j++) x[j] = uniform(0.5f, 1);
+                        unsigned char *w = weights((enum fo_dtype)type, len, ROWS, 0);
+                        size_t row_bytes = fo_dtype_bytes((uint32_t)type, (uint64_t)len);
+                        unsigned char *block = w + row_bytes + (size_t)(blocks / 2) * info->block_bytes;
+                        uint16_t one = fo_f32_to_f16(0.01f);
+                        put_scales((enum fo_dtype)type, block, min ? one : bad[i], min ? bad[i] : one);
+                        if (min && type != FO_Q4_1 && type != FO_Q5_1) memset(block + (at->d_at ? 0 : 4), 0xFF, 12); /* no min times zero */
+                        struct fo_act a = act_of(info->act, len, x, N);
+                        quantise(&ref, &a, x, N);
+                        ref.dot[type](w, row_bytes, ROWS, &a, 0, N, want, ROWS);
+                        k->dot[type](w, row_bytes, ROWS, &a, 0, N, y, ROWS);
+                        for (int j = 0; j < N * ROWS; j++) {
+                            if (!isfinite(y[j]) != (j % ROWS == 1))
+                                fail_msg("%s: %s row %d is %g with a scale of %x", o < 0 ? "ref" : overlays[o].name, info->name, j % ROWS, (double)y[j], bad[i]);
+                            assert_int_equal(!isfinite(want[j]), !isfinite(y[j]));
+                        }
+                        free(x), free(w), free(a.rows);
+                    }
+        }
+}
+
+/* Every exponent of MXFP4: scales from the subnormal to 2^127, small activations beside large scales so that sums stay finite. */
+static void every_exponent_of_mxfp4_is_a_power_of_two(void **state) {
+    (void)state;
+    need_overlays();
+    for (int o = -1; o < n_overlays; o++)
+        for (int e = 0; e < 256; e++) {
+            const struct fo_cpu_kernels *k = o < 0 ? &ref : &overlays[o].k;
+            struct fo_block_mxfp4 w = { .e = (uint8_t)e };
+            float x[32] = { 0 }, y;
+            w.qs[3] = 0x01; /* element 3 is 1 / 2, doubled 1 */
+            x[3] = e < 140 ? 127 : 0x1p-20f;
+            struct fo_act a = act_of(FO_Q8_0, 32, x, 1);
+            quantise(&ref, &a, x, 1);
+            k->dot[FO_MXFP4]((const unsigned char *)&w, sizeof w, 1, &a, 0, 1, &y, 1);
+            double want = ldexp((double)x[3], e - 128);
+            assert_true(fabs((double)y - want) <= 4e-6 * want + 1e-44);
+            free(a.rows);
+        }
+}
+
+/* Every entry of every code book, with every sign, against the type's definition: rows of which each names entries of its own. */
+static void every_entry_of_a_code_book_is_the_definitions(void **state) {
+    (void)state;
+    need_overlays();
+    static const enum fo_dtype types[] = { FO_IQ1_S, FO_IQ1_M, FO_IQ2_XXS, FO_IQ2_XS, FO_IQ2_S, FO_IQ3_XXS, FO_IQ3_S };
+    float x[256], line[256];
+    for (int o = 0; o < n_overlays; o++)
+        for (size_t i = 0; i < sizeof types / sizeof *types; i++) {
+            const struct fo_dtype_info *info = fo_dtype_info(types[i]);
+            fo_rng_seed(&rng, 10);
+            for (int n = 0; n < 1024; n++) { /* 32 or 64 entries a block: each of 2048 a dozen times and more */
+                unsigned char *w = weights(types[i], 256, 1, 0);
+                put_scales(types[i], w, 0x3C00, 0);
+                for (int j = 0; j < 256; j++) x[j] = (float)(int)uniform(-127, 127);
+                x[0] = 127;
+                struct fo_act a = act_of(FO_Q8_K, 256, x, 1);
+                quantise(&ref, &a, x, 1);
+                float y;
+                overlays[o].k.dot[types[i]](w, info->block_bytes, 1, &a, 0, 1, &y, 1);
+                info->to_f32(w, line, 256);
+                double want = 0; /* a sum of eighths below 2^21: exact in float too */
+                for (int j = 0; j < 256; j++) want += (double)line[j] * (double)x[j];
+                if ((double)y != want) fail_msg("%s %s: %.9g, the definition has %.9g", overlays[o].name, info->name, (double)y, want);
+                free(w), free(a.rows);
+            }
+        }
 }
 
 /* The reference itself, against double over the same converted activations. */
@@ -579,6 +668,9 @@ int main(void) {
         cmocka_unit_test(quantises_activations_to_within_half_a_step),
         cmocka_unit_test(dots_agree_with_the_reference),
         cmocka_unit_test(dotprod_only_saves_instructions),
+        cmocka_unit_test(bad_scales_spoil_their_own_row_alone),
+        cmocka_unit_test(every_exponent_of_mxfp4_is_a_power_of_two),
+        cmocka_unit_test(every_entry_of_a_code_book_is_the_definitions),
         cmocka_unit_test(the_reference_dots_agree_with_double),
         cmocka_unit_test(row_ops_agree_with_the_reference),
         cmocka_unit_test(rotations_agree_with_the_reference),

@@ -37,7 +37,11 @@ static inline __m512 emulated_cvtepi32_ps(__m512i v) {
 
 #define FO_EMULATE_AVX512
 #define fo_cpu_avx512 fo_cpu_avx512_emulated
+#define fo_cpu_avx512_legacy fo_cpu_avx512_legacy_emulated
+#define fo_cpu_avx512_k fo_cpu_avx512_k_emulated
 #include "foundry/cpu/avx512.c"
+#include "foundry/cpu/avx512_k.c"
+#include "foundry/cpu/avx512_legacy.c"
 #else
 bool fo_cpu_avx512_emulated(struct fo_cpu_kernels *k) {
     (void)k;

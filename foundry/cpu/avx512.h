@@ -1,0 +1,53 @@
+/* What the files of the AVX-512 overlay share: HAS_AVX512 where the compiler makes (or the tests emulate) AVX-512 F, BW, DQ, VL, VNNI and VBMI,
+ * and nothing elsewhere. */
+#pragma once
+#if defined(FO_EMULATE_AVX512) || (defined(__AVX512F__) && defined(__AVX512BW__) && defined(__AVX512DQ__) && defined(__AVX512VL__) && \
+                                   defined(__AVX512VNNI__) && defined(__AVX512VBMI__))
+#define HAS_AVX512
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef FO_EMULATE_AVX512
+#define INLINE static __attribute__((noinline, unused)) /* an emulated instruction is dozens of lines: one copy of each template will do */
+#else
+#include <immintrin.h>
+#define INLINE static inline __attribute__((always_inline))
+#endif
+
+INLINE __m512i load(const void *p) {
+    return _mm512_loadu_si512(p);
+}
+
+INLINE __m256i load32(const void *p) {
+    return _mm256_loadu_si256(p);
+}
+
+/* 32 bytes from each of two places. */
+INLINE __m512i load_two(const void *low, const void *high) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(load32(low)), load32(high), 1);
+}
+
+INLINE float fold8(__m256 v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+INLINE __m256 halves(__m512 v) {
+    return _mm256_add_ps(_mm512_castps512_ps256(v), _mm256_castsi256_ps(_mm512_extracti64x4_epi64(_mm512_castps_si512(v), 1)));
+}
+
+INLINE void ahead(const void *p) {
+    _mm_prefetch((const char *)p + 4096, _MM_HINT_T0);
+}
+
+/* The first n bytes. */
+INLINE __mmask64 first_bytes(int n) {
+    return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1;
+}
+
+/* Rotations of the high bits to where they belong, one for each half. */
+INLINE __m512i turns(int low, int high) {
+    return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set1_epi64x(low & 63)), _mm256_set1_epi64x(high & 63), 1);
+}
+#endif

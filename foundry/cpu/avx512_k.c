@@ -1,0 +1,177 @@
+/* Dots with Q2_K, Q3_K and IQ4_XS for AVX-512; avx512.c tells the rules and avx2_k.c the forms. Products of bytes in 16 bits, then VPDPWSSD with
+ * the integer scale. */
+#include "foundry/cpu/avx512.h"
+#include "foundry/cpu/kernels.h"
+
+#ifdef HAS_AVX512
+#include <string.h>
+
+#include "foundry/cpu/tile.h"
+#include "foundry/quant.h"
+
+INLINE __m128i load16(const void *p) {
+    return _mm_loadu_si128(p);
+}
+
+/* Words 2 r, 2 r + 1, 2 r + 8 and 2 r + 9 of the sixteen scales, eight times each: quarter r of both halves of a block. */
+INLINE __m512i quarter_scales(int r) {
+    int16_t lane[32];
+    for (int l = 0; l < 32; l++) lane[l] = (int16_t)(2 * r + l / 8 % 2 + l / 16 * 8);
+    return load(lane);
+}
+
+/* See avx2_k.c. */
+INLINE __m256i scales_q3_k(const uint8_t packed[12]) {
+    int top;
+    memcpy(&top, packed + 8, sizeof top);
+    __m128i low = _mm_loadl_epi64((const __m128i *)(const void *)packed);
+    low = _mm_and_si128(_mm_unpacklo_epi64(low, _mm_srli_epi16(low, 4)), _mm_set1_epi8(15));
+    __m128i high = _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi32(top), _mm_setr_epi32(0, 2, 4, 6)), _mm_set1_epi8(3));
+    return _mm256_cvtepi8_epi16(_mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32)));
+}
+
+/* The 64 bytes of a block are one register: quarter r of both halves at once. */
+INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
+                         size_t y_stride, const int T) {
+    const int size = three ? sizeof(struct fo_block_q3_k) : sizeof(struct fo_block_q2_k), n_blocks = (int)(a->k / 256);
+    const __m512i low = _mm512_set1_epi8(3), third = _mm512_set1_epi8(4);
+    const __m512i at0 = quarter_scales(0), at1 = quarter_scales(1), at2 = quarter_scales(2), at3 = quarter_scales(3);
+    const __m512i turn0 = turns(-2, 2), turn1 = turns(-1, 3), turn2 = turns(0, 4), turn3 = turns(1, 5);
+    struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
+    struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
+    for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
+#define ZERO(n) __m512 f##n = _mm512_setzero_ps(); __m256 g##n = _mm256_setzero_ps();
+#define START(n)                                                                                                                         \
+    __m512i s##n = _mm512_setzero_si512();                                                                                               \
+    __m256i m##n = _mm256_setzero_si256();                                                                                               \
+    if (n < T) {                                                                                                                         \
+        m##n = _mm256_madd_epi16(mins, load32(x##n.sum16 + b * 16));                                                                     \
+        if (three) s##n = _mm512_inserti64x4(s##n, _mm256_sub_epi32(_mm256_setzero_si256(), _mm256_slli_epi32(m##n, 2)), 0);             \
+    }
+#define MAC(n)                                                                                                                           \
+    if (n < T)                                                                                                                           \
+        s##n = _mm512_dpwssd_epi32(s##n, _mm512_maddubs_epi16(q, load_two(x##n.q + b * 256 + at, x##n.q + b * 256 + 128 + at)), by);
+#define SUB(i, pairs)                                                                                                                    \
+    {                                                                                                                                    \
+        const int at = 32 * i;                                                                                                           \
+        __m512i q = _mm512_and_si512(pairs, low), by = _mm512_permutexvar_epi16(at##i, scales);                                          \
+        if (three) q = _mm512_ternarylogic_epi64(q, _mm512_rorv_epi64(h, turn##i), third, 0xF8); /* q | h & third */                     \
+        EACH(MAC)                                                                                                                        \
+    }
+#define BLOCK_END(n)                                                                                                                     \
+    if (n < T) {                                                                                                                         \
+        f##n = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s##n), _mm512_set1_ps(d * x##n.d[b]), f##n);                                           \
+        if (!three) g##n = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m##n), _mm256_set1_ps(d_min * x##n.d[b]), g##n);                          \
+    }
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(_mm256_add_ps(halves(f##n), g##n));
+        EACH(ZERO)
+        for (int64_t b = 0; b < n_blocks; b++) {
+            const unsigned char *p = w + b * size;
+            const struct fo_block_q2_k *two_k = (const void *)p;
+            const struct fo_block_q3_k *three_k = (const void *)p;
+            ahead(p), ahead(p + 64);
+            __m256i words, mins;
+            __m512i v = load(three ? three_k->qs : two_k->qs), h = v;
+            uint16_t halves_of_d[2] = { 0 };
+            if (three) {
+                words = mins = scales_q3_k(three_k->scales), h = _mm512_broadcast_i64x4(load32(three_k->hmask));
+                memcpy(halves_of_d, &three_k->d, sizeof three_k->d);
+            } else {
+                __m128i both = load16(two_k->scales), nibble = _mm_set1_epi8(15);
+                words = _mm256_cvtepu8_epi16(_mm_and_si128(both, nibble));
+                mins = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(both, 4), nibble));
+                memcpy(halves_of_d, &two_k->d, sizeof halves_of_d);
+            }
+            float d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(halves_of_d[0])));
+            float d_min = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(halves_of_d[1])));
+            __m512i scales = _mm512_castsi256_si512(words);
+            EACH(START)
+            SUB(0, v) SUB(1, _mm512_srli_epi16(v, 2)) SUB(2, _mm512_srli_epi16(v, 4)) SUB(3, _mm512_srli_epi16(v, 6))
+            EACH(BLOCK_END)
+        }
+        EACH(OUT)
+#undef ZERO
+#undef START
+#undef MAC
+#undef SUB
+#undef BLOCK_END
+#undef OUT
+    }
+}
+DOT_SLOT(dot_q2_k, dot_two_bits, false)
+DOT_SLOT(dot_q3_k, dot_two_bits, true)
+
+/* Words 2 i and 2 i + 1 of the eight scales, sixteen times each. */
+INLINE __m512i two_scales(int i) {
+    int16_t lane[32];
+    for (int l = 0; l < 32; l++) lane[l] = (int16_t)(2 * i + l / 16);
+    return load(lane);
+}
+
+/* See avx2_k.c. */
+INLINE __m128i scales_iq4_xs(const struct fo_block_iq4_xs *p) {
+    int four;
+    memcpy(&four, p->scales_l, sizeof four);
+    __m128i nibbles = _mm_cvtsi32_si128(four), low = _mm_set1_epi8(15);
+    nibbles = _mm_unpacklo_epi8(_mm_and_si128(nibbles, low), _mm_and_si128(_mm_srli_epi16(nibbles, 4), low));
+    __m128i top = _mm_mullo_epi16(_mm_set1_epi16((short)p->scales_h), _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1));
+    top = _mm_slli_epi16(_mm_srli_epi16(top, 14), 4);
+    return _mm_sub_epi16(_mm_or_si128(_mm_cvtepu8_epi16(nibbles), top), _mm_set1_epi16(32));
+}
+
+/* IQ4_XS, two sub-blocks at a time: the sixteen bytes of each, twice, the second time shifted to the high nibbles. |q| by x negated where q is. */
+INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
+                       size_t y_stride, const int T) {
+    (void)four;
+    const int n_blocks = (int)(a->k / 256);
+    const __m512i low = _mm512_set1_epi8(15), zero = _mm512_setzero_si512(), values = _mm512_broadcast_i32x4(load16(fo_iq4_values));
+    const __m512i twice = _mm512_setr_epi64(0, 1, 0, 1, 2, 3, 2, 3), turn = _mm512_setr_epi64(0, 0, 4, 4, 0, 0, 4, 4);
+    const __m512i at0 = two_scales(0), at1 = two_scales(1), at2 = two_scales(2), at3 = two_scales(3);
+    struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
+    struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
+    for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
+#define ZERO(n) __m512 f##n = _mm512_setzero_ps();
+#define START(n) __m512i s##n = _mm512_setzero_si512();
+#define MAC(n)                                                                                                                           \
+    if (n < T) {                                                                                                                         \
+        __m512i x = load(x##n.q + b * 256 + at);                                                                                         \
+        s##n = _mm512_dpwssd_epi32(s##n, _mm512_maddubs_epi16(u, _mm512_mask_sub_epi8(x, minus, zero, x)), by);                          \
+    }
+#define SUB(i)                                                                                                                           \
+    {                                                                                                                                    \
+        const int at = 64 * i;                                                                                                           \
+        __m512i q = _mm512_permutexvar_epi64(twice, _mm512_castsi256_si512(load32(p->qs + 32 * i)));                                     \
+        q = _mm512_shuffle_epi8(values, _mm512_and_si512(_mm512_srlv_epi64(q, turn), low));                                              \
+        __m512i u = _mm512_abs_epi8(q), by = _mm512_permutexvar_epi16(at##i, scales);                                                    \
+        __mmask64 minus = _mm512_movepi8_mask(q);                                                                                        \
+        EACH(MAC)                                                                                                                        \
+    }
+#define BLOCK_END(n) if (n < T) f##n = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s##n), _mm512_set1_ps(d * x##n.d[b]), f##n);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(halves(f##n));
+        EACH(ZERO)
+        for (int64_t b = 0; b < n_blocks; b++) {
+            const struct fo_block_iq4_xs *p = (const struct fo_block_iq4_xs *)(const void *)w + b;
+            ahead(p), ahead((const char *)p + 64), ahead((const char *)p + 128);
+            __m512i scales = _mm512_castsi128_si512(scales_iq4_xs(p));
+            float d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(p->d)));
+            EACH(START)
+            SUB(0) SUB(1) SUB(2) SUB(3)
+            EACH(BLOCK_END)
+        }
+        EACH(OUT)
+#undef ZERO
+#undef START
+#undef MAC
+#undef SUB
+#undef BLOCK_END
+#undef OUT
+    }
+}
+DOT_SLOT(dot_iq4_xs, dot_values, true)
+
+void fo_cpu_avx512_k(struct fo_cpu_kernels *k) {
+    k->dot[FO_Q2_K] = dot_q2_k;
+    k->dot[FO_Q3_K] = dot_q3_k;
+    k->dot[FO_IQ4_XS] = dot_iq4_xs;
+}
+#endif
