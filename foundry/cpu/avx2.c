@@ -182,8 +182,8 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
         __m256 odd = _mm256_shuffle_ps(_mm256_castsi256_ps(u), _mm256_castsi256_ps(v), 0xDD);                                            \
         __m256i s = _mm256_madd_epi16(_mm256_add_epi16(_mm256_castps_si256(even), _mm256_castps_si256(odd)), one);                       \
         __m256 sum = _mm256_cvtepi32_ps(_mm256_permutevar8x32_epi32(s, order));                                                          \
-        f##n = _mm256_fmadd_ps(sum, _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);                                                \
         f##n = _mm256_fmadd_ps(m, _mm256_loadu_ps(x##n.s + b), f##n);                                                                    \
+        f##n = _mm256_fmadd_ps(sum, _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);                                                \
     }
 #define SCALES(n_left)                                                                                                                   \
     if (mins)                                                                                                                            \
@@ -299,8 +299,9 @@ INLINE void scales_and_mins(const uint8_t packed[12], uint64_t *ret_scales, uint
 
 /* The sums of s and of m in lanes 0 and 1, as floats. */
 INLINE __m128 sums_of(__m256i s, __m128i m) {
-    __m128i pairs = _mm_hadd_epi32(_mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1)), m);
-    return _mm_cvtepi32_ps(_mm_hadd_epi32(pairs, pairs));
+    __m128i h = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+    h = _mm_add_epi32(_mm_unpacklo_epi32(h, m), _mm_unpackhi_epi32(h, m)); /* s m s m */
+    return _mm_cvtepi32_ps(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4E)));
 }
 
 /* The products of a sub-block are multiplied by its integer scale while they are widened (vpmaddwd), and a block is summed as integers:

@@ -288,10 +288,9 @@ INLINE void tokens_nibbles(const struct nibbles *w, int n_blocks, const struct f
     if (n < T) {                                                                                                                         \
         float *to = f[n][b % CLASSES];                                                                                                   \
         __m256 d = _mm256_broadcast_ss(x##n.d + b), s = _mm256_broadcast_ss(x##n.s + b);                                                 \
-        __m256 u = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(a##n, one)), _mm256_mul_ps(d0, d), _mm256_load_ps(to));          \
-        __m256 v = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(b##n, one)), _mm256_mul_ps(d1, d), _mm256_load_ps(to + 8));      \
-        _mm256_store_ps(to, _mm256_fmadd_ps(m0, s, u));                                                                                  \
-        _mm256_store_ps(to + 8, _mm256_fmadd_ps(m1, s, v));                                                                              \
+        __m256 u = _mm256_fmadd_ps(m0, s, _mm256_load_ps(to)), v = _mm256_fmadd_ps(m1, s, _mm256_load_ps(to + 8));                       \
+        _mm256_store_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(a##n, one)), _mm256_mul_ps(d0, d), u));                 \
+        _mm256_store_ps(to + 8, _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(b##n, one)), _mm256_mul_ps(d1, d), v));             \
     }
         EACH3(SCALE)
 #undef SCALE
