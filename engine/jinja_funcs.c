@@ -137,6 +137,7 @@ static int g_raise_exception(struct pn_rt *rt, struct pn_value self, const struc
         fo_buf_append(rt->raised, s.s->s, n);
         if (n < s.s->len) fo_buf_puts(rt->raised, "...");
     }
+    if (n == 0) return fo_fail(rt->e, FO_EINVAL, "the template calls raise_exception without a text");
     return fo_fail(rt->e, FO_EINVAL, "%.*s%s", (int)n, s.s->s, n < s.s->len ? "..." : "");
 }
 

@@ -282,6 +282,7 @@ void fo_tok_free(struct fo_tok *t) {
     free(t->pair);
     free(t->pair_bits);
     free(t->first);
+    free(t->chars);
     free(t->plain);
     free(t->plain_at);
     free(t->rank);

@@ -1,5 +1,5 @@
 /* Byte-level BPE (tokenizer.ggml.model "gpt2"): a pre-tokenizer rule cuts the text into words; a word starts as its bytes, each
- * of which has a token, and the merges of the file join them (tok_merge.h).
+ * of which has a token, and the merges of the file join them (tok_merge.h); or as its characters, where that is the same (tok_chars.c).
  *
  * What HuggingFace directories say beyond that (their own expressions, normalisation) is in metadata named tokenizer.pantheon.*.
  *
@@ -27,8 +27,7 @@ uint32_t fo_tok_byte_char(unsigned byte) {
     return cp;
 }
 
-/* The byte that a character stands for, -1 = none. */
-static int byte_of_char(uint32_t cp) {
+int fo_tok_char_byte(uint32_t cp) {
     if (cp < 0x100) return is_printed(cp) ? (int)cp : -1;
     if (cp < 0x121) return (int)(cp - 0x100);
     if (cp < 0x143) return (int)(cp - 0x121 + 0x7F);
@@ -49,7 +48,7 @@ static void bpe_piece(const struct fo_tok_entry *en, void (*put)(void *ctx, uint
     size_t len;
     for (size_t i = 0; i < en->len; i += len) {
         uint32_t cp = fo_utf8_next(en->s + i, en->len - i, &len);
-        int byte = cp < FO_UNICODE_END ? byte_of_char(cp) : -1;
+        int byte = cp < FO_UNICODE_END ? fo_tok_char_byte(cp) : -1;
         if (byte >= 0) put(ctx, (uint8_t)byte);
         else for (size_t j = 0; j < len; j++) put(ctx, (uint8_t)en->s[i + j]);
     }
@@ -65,9 +64,9 @@ static inline uint32_t bpe_pair(const struct fo_tok *t, uint32_t a, uint32_t b, 
     return fo_tok_pair_find(t, a, b, ret_made);
 }
 
-/* Of two bytes. */
+/* Of two that nothing has been merged into: mostly bytes. */
 static inline uint32_t bpe_first(const struct fo_tok *t, uint32_t a, uint32_t b, const char *s, size_t n, uint32_t *ret_made) {
-    (void)a, (void)b, (void)n;
+    if (n != 2) return fo_tok_pair_find(t, a, b, ret_made);
     const struct fo_tok_first *p = &t->first[(uint8_t)s[0] << 8 | (uint8_t)s[1]];
     *ret_made = p->id;
     return p->rank;
@@ -92,27 +91,39 @@ static int bpe_push(const struct fo_tok *t, struct fo_tok_work *w, uint32_t sym,
     return sym == NO_TOKEN ? 0 : fo_tok_push(w, (int32_t)sym);
 }
 
-static inline void bpe_fill(const struct fo_tok *t, struct fo_merge_window *m, const char *s, size_t n) {
-    for (size_t i = 0; i < n; i++) {
+/* The token of the character of three bytes at s[i], where merging may start from it: tok_chars.c. */
+static inline uint32_t char_at(const struct fo_tok *t, const char *s, size_t i, size_t n) {
+    if (n - i < 3 || ((uint8_t)s[i] & 0xF0) != 0xE0) return UINT32_MAX;
+    uint8_t a = (uint8_t)s[i], b = (uint8_t)s[i + 1], c = (uint8_t)s[i + 2];
+    if ((b & 0xC0) != 0x80 || (c & 0xC0) != 0x80) return UINT32_MAX;
+    if ((i && ((uint8_t)s[i - 1] & 0xC0) != 0x80) || (i + 3 < n && (uint8_t)s[i + 3] < 0xC0)) return UINT32_MAX;
+    return t->chars[(a & 15u) << 12 | (b & 63u) << 6 | (c & 63u)];
+}
+
+/* The symbols that the merging of s[0..n) starts from. sym and at have room for n and n + 1; the number of symbols is returned, and at has
+ * the end behind the last one. */
+static inline unsigned start(const struct fo_tok *t, const char *s, size_t n, uint32_t *sym, uint16_t *at) {
+    unsigned k = 0;
+    for (size_t i = 0; i < n; k++) {
+        uint32_t whole = char_at(t, s, i, n);
         int32_t id = t->byte_id[(uint8_t)s[i]];
-        m->sym[i] = id < 0 ? NO_TOKEN : (uint32_t)id;
-        m->at[i] = (uint16_t)i;
+        at[k] = (uint16_t)i;
+        sym[k] = whole != UINT32_MAX ? whole : id < 0 ? NO_TOKEN : (uint32_t)id;
+        i += whole != UINT32_MAX ? 3 : 1;
     }
-    m->at[n] = (uint16_t)n;
-    m->n = (unsigned)n;
+    at[k] = (uint16_t)n;
+    return k;
+}
+
+static inline void bpe_fill(const struct fo_tok *t, struct fo_merge_window *m, const char *s, size_t n) {
+    m->n = start(t, s, n, m->sym, m->at);
 }
 
 static int merge_word(const struct fo_tok *t, struct fo_tok_work *w, const char *s, size_t n) {
     int rc = 0;
     if (n <= FO_MERGE_SHORT) {
         struct fo_merge_short m;
-        for (size_t i = 0; i < n; i++) {
-            int32_t id = t->byte_id[(uint8_t)s[i]];
-            m.sym[i] = id < 0 ? NO_TOKEN : (uint32_t)id;
-            m.at[i] = (uint32_t)i;
-        }
-        m.at[n] = (uint32_t)n;
-        m.n = (unsigned)n;
+        m.n = start(t, s, n, m.sym, m.at);
         fo_merge_few(t, &m, s, bpe_first, bpe_pair);
         for (unsigned i = 0; i < m.n && !rc; i++) rc = bpe_push(t, w, m.sym[i], NULL, 0);
         return rc;
@@ -229,7 +240,7 @@ static int bpe_open(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e)
         int32_t a = t->byte_id[i >> 8], b = t->byte_id[i & 255];
         t->first[i].rank = a < 0 || b < 0 ? FO_MERGE_NONE : fo_tok_pair_find(t, (uint32_t)a, (uint32_t)b, &t->first[i].id);
     }
-    return 0;
+    return fo_tok_open_chars(t, e);
 }
 
 const struct fo_tok_algo fo_tok_bpe = {

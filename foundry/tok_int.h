@@ -103,6 +103,8 @@ struct fo_tok {
     struct fo_pre *pre;
     uint16_t byte_char[256];    /* fo_tok_byte_char */
     struct fo_tok_first *first; /* [256 * 256] the merges of two bytes */
+    uint32_t *chars;            /* [65536] by the 16 bits of a character of three bytes: its token, where merging may start from it
+                                   (tok_chars.c), else UINT32_MAX */
     bool whole_words;
     bool nfc;    /* text is brought to Unicode form C first */
     bool spaced; /* every piece starts with a space */
@@ -201,6 +203,12 @@ int fo_tok_open_merges(struct fo_tok *t, const struct fo_gguf *g, struct fo_err 
 
 /* The character that stands for a byte in a byte-level vocabulary; all are below U+0144. */
 uint32_t fo_tok_byte_char(unsigned byte);
+
+/* The byte that such a character stands for, -1 = none. */
+int fo_tok_char_byte(uint32_t cp);
+
+/* Fills t->chars, once the merges stand. FO_ENOMEM. */
+int fo_tok_open_chars(struct fo_tok *t, struct fo_err *e);
 
 /* A flag that may be absent; *ret stays then. */
 int fo_tok_read_flag(const struct fo_gguf *g, const char *key, bool *ret, struct fo_err *e);

@@ -19,7 +19,7 @@ enum { FO_MERGE_SHORT = 24, FO_MERGE_WINDOW = 512, FO_MERGE_BLOCK = 16, FO_MERGE
 
 struct fo_merge_short {
     uint32_t sym[FO_MERGE_SHORT], rank[FO_MERGE_SHORT], made[FO_MERGE_SHORT]; /* rank and made: of the pair (i, i + 1) */
-    uint32_t at[FO_MERGE_SHORT + 1];                                          /* first byte */
+    uint16_t at[FO_MERGE_SHORT + 1];                                          /* first byte */
     unsigned n;
 };
 

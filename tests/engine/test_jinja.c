@@ -244,6 +244,8 @@ static void raise_exception_gives_its_text_alone(void **state) {
     (void)state;
     struct pn_render r;
     struct fo_err e;
+    assert_int_equal(render("{{ raise_exception('') }}", "{}", &r, &e), FO_EINVAL);
+    assert_non_null(strstr(e.msg, "without a text"));
     assert_int_equal(render("{{ raise_exception('Roles must alternate: ' ~ 3) }}", "{}", &r, &e), FO_EINVAL);
     assert_string_equal(e.msg, "Roles must alternate: 3");
 }

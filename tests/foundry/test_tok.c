@@ -1,6 +1,7 @@
 /* Tokenizers on vocabularies made here: special tokens and who wrote them, limits, hostile metadata, running out of memory.
  * References are in test_tok_golden.c. */
 #include "foundry/tok.h"
+#include "foundry/tok_int.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -160,16 +161,21 @@ static size_t naive_merge(const struct naive *v, char (*sym)[64], size_t n) {
     }
 }
 
-/* Merges drawn at random from a few letters, so that overlaps, repeats and merges out of order are common. */
-static void naive_draw(struct naive *v, struct fo_rng *r, struct vocab *out) {
+static const char *const letters4[] = { "a", "b", "c", "d" };
+
+/* Merges drawn at random from a few letters (at most 8), so that overlaps, repeats and merges out of order are common; before them those of
+ * `given`, pairs of texts up to a NULL. */
+static void naive_draw(struct naive *v, struct fo_rng *r, struct vocab *out, const char *const *letters, int n_letters, const char *const *given) {
     static char pair[40][130];
-    char part[44][64] = { "a", "b", "c", "d" };
-    int n = 4;
+    char part[48][64];
+    int n = n_letters;
+    for (int i = 0; i < n; i++) snprintf(part[i], sizeof part[i], "%s", letters[i]);
     memset(v, 0, sizeof *v);
     while (v->n_merges < 40) {
         int i = v->n_merges, k;
         const char *left = part[fo_rng_u64(r) % (uint64_t)n], *right = part[fo_rng_u64(r) % (uint64_t)n];
-        if (strlen(left) + strlen(right) > 12) continue;
+        if (given && *given) left = given[0], right = given[1], given += 2;
+        if (strlen(left) + strlen(right) > 12 * strlen(letters[0])) continue;
         for (k = 0; k < i && (strcmp(v->left[k], left) || strcmp(v->right[k], right)); k++) {}
         if (k < i) continue;
         snprintf(v->left[i], 64, "%s", left);
@@ -196,7 +202,7 @@ static void merges_words_of_every_length_as_the_definition_says(void **state) {
         struct naive naive;
         struct model m;
         vocab_init(&v);
-        naive_draw(&naive, &r, &v);
+        naive_draw(&naive, &r, &v, letters4, 4, NULL);
         vocab_open(&v, &m);
         for (int round = 0; round < (draw < 4 ? 62 : 60); round++) { /* the last two: longer than a window, once the same again and again */
             size_t n = round >= 60 ? 1100 + fo_rng_u64(&r) % 400 : 1 + fo_rng_u64(&r) % (round < 30 ? 60 : 390);
@@ -217,6 +223,55 @@ static void merges_words_of_every_length_as_the_definition_says(void **state) {
     }
 }
 
+/* Characters of three bytes, some of which can be started from (tok_chars.c) and some not, and letters of one. */
+static void starts_from_characters_only_where_that_changes_nothing(void **state) {
+    (void)state;
+    static const char *const bytes[] = { "\xC3\xA4", "\xC3\xA5", "\xC2\xB8", "\xC2\xBB", "\xC2\xA1" }; /* as the file writes E4 E5 B8 BB A1 */
+    static const char raw[] = { '\xE4', '\xE5', '\xB8', '\xBB', '\xA1' };
+    /* The first pair crosses an edge: with it the characters beside that edge cannot be started from. */
+    static const char *const given[] = { "\xC2\xBB", "\xC3\xA4", "\xC3\xA4", "\xC2\xB8", "\xC3\xA4\xC2\xB8", "\xC2\xBB", "\xC2\xBB", "\xC2\xA1", "\xC3\xA5", "\xC2\xBB\xC2\xA1",
+                                         "\xC3\xA4\xC2\xB8", "\xC2\xA1", NULL };
+    static char sym[900][64], word[900];
+    unsigned eligible = 0, not_eligible = 0;
+    struct fo_rng r;
+    fo_rng_seed(&r, 17);
+    for (int draw = 0; draw < 40; draw++) {
+        struct vocab v;
+        struct naive naive;
+        struct model m;
+        vocab_init(&v);
+        for (size_t k = 0; k < 5; k++) vocab_add(&v, bytes[k], NORMAL);
+        naive_draw(&naive, &r, &v, bytes, 5, draw % 3 == 0 ? given : draw % 3 == 1 ? given + 2 : NULL);
+        vocab_open(&v, &m);
+        static const unsigned chars[] = { 0x4E3B, 0x5EE1, 0x4E21 };
+        for (size_t i = 0; i < 3; i++) *(m.t->chars[chars[i]] != UINT32_MAX ? &eligible : &not_eligible) += 1;
+        for (int round = 0; round < 40; round++) {
+            size_t n = 0, most = round % 4 ? 3 + fo_rng_u64(&r) % 40 : 300 + fo_rng_u64(&r) % 590;
+            while (n + 3 <= most) {
+                uint64_t kind = fo_rng_u64(&r) % 12;
+                if (kind == 0) word[n++] = 'a';
+                else if (kind < 9) n += (size_t)snprintf(word + n, 4, "%s", kind < 4 ? "\xE4\xB8\xBB" : kind < 7 ? "\xE5\xBB\xA1" : "\xE4\xB8\xA1");
+                else for (int b = 0; b < 3; b++) word[n++] = raw[b ? 2 + fo_rng_u64(&r) % 3 : fo_rng_u64(&r) % 2];
+            }
+            struct fo_tok_ids ids = { 0 };
+            struct fo_err e;
+            for (size_t i = 0; i < n; i++) {
+                snprintf(sym[i], sizeof sym[i], "a");
+                for (size_t k = 0; k < 5; k++)
+                    if (word[i] == raw[k]) snprintf(sym[i], sizeof sym[i], "%s", bytes[k]);
+            }
+            assert_int_equal(fo_tok_encode(m.t, word, n, NULL, 0, 0, &ids, &e), 0);
+            size_t want = naive_merge(&naive, sym, n);
+            assert_int_equal(ids.n, want);
+            for (size_t i = 0; i < want; i++) assert_int_equal(ids.ids[i], fo_tok_find(m.t, sym[i], strlen(sym[i])));
+            free(ids.ids);
+        }
+        model_close(&m);
+    }
+    print_message("%u characters started from, %u not\n", eligible, not_eligible);
+    assert_true(eligible > 10 && not_eligible > 10);
+}
+
 static void remembers_words_within_a_text_without_changing_them(void **state) {
     (void)state;
     struct vocab v;
@@ -229,7 +284,7 @@ static void remembers_words_within_a_text_without_changing_them(void **state) {
     static char text[N];
     fo_rng_seed(&r, 3);
     vocab_init(&v);
-    naive_draw(&naive, &r, &v);
+    naive_draw(&naive, &r, &v, letters4, 4, NULL);
     vocab_open(&v, &m);
     for (size_t i = 0; i < N; i++) text[i] = fo_rng_u64(&r) % 4 ? (char)('a' + fo_rng_u64(&r) % 4) : ' ';
     assert_int_equal(fo_tok_encode(m.t, text, N, NULL, 0, 0, &whole, &e), 0);
@@ -670,6 +725,7 @@ int main(void) {
     static const struct CMUnitTest tests[] = {
         cmocka_unit_test(merges_the_earliest_pair_first_and_the_leftmost_of_equals),
         cmocka_unit_test(merges_words_of_every_length_as_the_definition_says),
+        cmocka_unit_test(starts_from_characters_only_where_that_changes_nothing),
         cmocka_unit_test(remembers_words_within_a_text_without_changing_them),
         cmocka_unit_test(matches_special_tokens_only_when_asked),
         cmocka_unit_test(prefers_the_longest_special_token_that_may_match),
