@@ -35,29 +35,29 @@ halt() {
 }
 cleanup() {
     halt
-    umount "$W/root" 2>/dev/null
+    umount "$W/tree" 2>/dev/null
     rm -rf "$W"
     find "$CG" -depth -type d -exec rmdir {} + 2>/dev/null
 }
 trap cleanup EXIT
-mkdir -p "$W"/{base,up,wk,root} "$CG"
+mkdir -p "$W"/{base,up,wk,tree} "$CG"
 tar xf "$BASE" --numeric-owner -C "$W/base" || exit 1
-mount -t overlay overlay -o "lowerdir=$W/base,upperdir=$W/up,workdir=$W/wk" "$W/root" || exit 1
+mount -t overlay overlay -o "lowerdir=$W/base,upperdir=$W/up,workdir=$W/wk" "$W/tree" || exit 1
 
 # --- what make install installs, models, a manifest
-make --no-print-directory install DESTDIR="$W/root" prefix=/usr sysconfdir=/etc >"$W/install.log" 2>&1 || { tail "$W/install.log"; exit 1; }
-M=$W/root/var/lib/pantheon/models
-mkdir -p "$M" "$W/root/etc/systemd/system/multi-user.target.wants" "$W/root/etc/systemd/system/$U.d"
+make --no-print-directory install DESTDIR="$W/tree" prefix=/usr sysconfdir=/etc >"$W/install.log" 2>&1 || { tail "$W/install.log"; exit 1; }
+M=$W/tree/var/lib/pantheon/models
+mkdir -p "$M" "$W/tree/etc/systemd/system/multi-user.target.wants" "$W/tree/etc/systemd/system/$U.d"
 "$B/tests/gen/script" "$M/talk.gguf" --text 'so it goes on and on' --endless --pace-us 20000 --weights 1MiB || exit 1
-ln -s /usr/lib/systemd/system/$U "$W/root/etc/systemd/system/multi-user.target.wants/$U"
-printf '[Service]\nWatchdogSec=3\n' >"$W/root/etc/systemd/system/$U.d/test.conf"
+ln -s /usr/lib/systemd/system/$U "$W/tree/etc/systemd/system/multi-user.target.wants/$U"
+printf '[Service]\nWatchdogSec=3\n' >"$W/tree/etc/systemd/system/$U.d/test.conf"
 manifest() { # manifest EXTRA-LINES...: the models beside the first
     printf '%s\n' 'version: 1' 'host: { ram_reserve: 16MiB }' 'dies:' \
         '  - { name: s0, kind: sim, memory: 100MB, script: "upload 1 takes 2s, get_rows 400 takes 60s" }' \
         '  - { name: s1, kind: sim, memory: 100MB }' 'models:' '  - { name: talk, source: { path: /var/lib/pantheon/models/talk.gguf }, dies: [ s0 ] }' "$@"
 }
 SECOND='  - { name: second, source: { path: /var/lib/pantheon/models/talk.gguf }, dies: [ s1 ] }'
-write() { manifest "$@" >"$W/root/etc/pantheon/models.yaml"; }
+write() { manifest "$@" >"$W/tree/etc/pantheon/models.yaml"; }
 write
 
 boot() {
@@ -66,7 +66,7 @@ boot() {
     (
         echo $BASHPID >"$CG/cgroup.procs"
         exec env SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 systemd-nspawn -q --register=no --keep-unit --private-network --capability=all \
-            --drop-capability=CAP_SYS_MODULE --system-call-filter=bpf -M pantheon-boot -D "$W/root" --console=pipe -b >"$W/console" 2>&1 </dev/null
+            --drop-capability=CAP_SYS_MODULE --system-call-filter=bpf -M pantheon-boot -D "$W/tree" --console=pipe -b >"$W/console" 2>&1 </dev/null
     ) &
     NS=$!
     for _ in $(seq 200); do
@@ -165,7 +165,7 @@ check 'the last good manifest serves' eval 'serves talk && serves second'
 check 'and is shouted about' eval 'says "THE MANIFEST IS BAD" && [[ "$(prop StatusText)" == *"MANIFEST BAD"* ]]'
 check 'nothing is restarted' is NRestarts 0
 ctr systemctl stop $U
-rm -f "$W/root/var/lib/pantheon/last-accepted.yaml"
+rm -f "$W/tree/var/lib/pantheon/last-accepted.yaml"
 ctr rm -f /var/lib/pantheon/last-accepted.yaml
 ctr systemctl start $U
 wait_for 'without one: failed' 3000 is ActiveState failed
