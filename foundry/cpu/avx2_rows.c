@@ -6,10 +6,10 @@
 #include <string.h>
 
 #include "foundry/cpu/avx2.h"
+#include "foundry/cpu/tile.h"
 #include "foundry/ops.h"
 
-#define EACH(X) X(0) X(1) X(2) X(3)
-_Static_assert(FO_ATTN_HEADS == 4, "EACH has four, and half a register holds the scores of a position");
+_Static_assert(FO_ATTN_HEADS == 4, "half a register holds the scores of a position");
 
 /* ref.c's ref_exp on eight lanes, with fused products. */
 INLINE __m256 exp8(__m256 x) {
@@ -162,24 +162,6 @@ INLINE void pv(const bool f16, const float *s, int head_dim, const void *v, int 
         }
 }
 
-#define QK_SLOT(name, f16)                                                                                                               \
-    static void name(const float *q, int n_q, int head_dim, const void *k, int n, float by, float *s) {                                  \
-        switch (n_q) {                                                                                                                   \
-        case 1: qk(f16, q, head_dim, k, n, by, s, 1); break;                                                                             \
-        case 2: qk(f16, q, head_dim, k, n, by, s, 2); break;                                                                             \
-        case 3: qk(f16, q, head_dim, k, n, by, s, 3); break;                                                                             \
-        default: qk(f16, q, head_dim, k, n, by, s, 4); break;                                                                            \
-        }                                                                                                                                \
-    }
-#define PV_SLOT(name, f16)                                                                                                               \
-    static void name(const float *s, int n_q, int head_dim, const void *v, int n, float *out) {                                          \
-        switch (n_q) {                                                                                                                   \
-        case 1: pv(f16, s, head_dim, v, n, out, 1); break;                                                                               \
-        case 2: pv(f16, s, head_dim, v, n, out, 2); break;                                                                               \
-        case 3: pv(f16, s, head_dim, v, n, out, 3); break;                                                                               \
-        default: pv(f16, s, head_dim, v, n, out, 4); break;                                                                              \
-        }                                                                                                                                \
-    }
 QK_SLOT(qk_f32, false)
 QK_SLOT(qk_f16, true)
 PV_SLOT(pv_f32, false)

@@ -7,7 +7,7 @@
 #include "foundry/cpu/neon.h"
 #include "foundry/ops.h"
 
-_Static_assert(FO_ATTN_HEADS == 4, "EACH has four, and a register holds the scores of a position");
+_Static_assert(FO_ATTN_HEADS == 4, "a register holds the scores of a position");
 
 /* ref.c's ref_exp on four lanes, with fused products. */
 INLINE float32x4_t exp4(float32x4_t x) {
@@ -180,24 +180,6 @@ INLINE void pv(const bool f16, const float *s, int head_dim, const void *v, int 
         }
 }
 
-#define QK_SLOT(name, f16)                                                                                                               \
-    static void name(const float *q, int n_q, int head_dim, const void *k, int n, float by, float *s) {                                  \
-        switch (n_q) {                                                                                                                   \
-        case 1: qk(f16, q, head_dim, k, n, by, s, 1); break;                                                                             \
-        case 2: qk(f16, q, head_dim, k, n, by, s, 2); break;                                                                             \
-        case 3: qk(f16, q, head_dim, k, n, by, s, 3); break;                                                                             \
-        default: qk(f16, q, head_dim, k, n, by, s, 4); break;                                                                            \
-        }                                                                                                                                \
-    }
-#define PV_SLOT(name, f16)                                                                                                               \
-    static void name(const float *s, int n_q, int head_dim, const void *v, int n, float *out) {                                          \
-        switch (n_q) {                                                                                                                   \
-        case 1: pv(f16, s, head_dim, v, n, out, 1); break;                                                                               \
-        case 2: pv(f16, s, head_dim, v, n, out, 2); break;                                                                               \
-        case 3: pv(f16, s, head_dim, v, n, out, 3); break;                                                                               \
-        default: pv(f16, s, head_dim, v, n, out, 4); break;                                                                              \
-        }                                                                                                                                \
-    }
 QK_SLOT(qk_f32, false)
 QK_SLOT(qk_f16, true)
 PV_SLOT(pv_f32, false)

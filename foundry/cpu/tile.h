@@ -1,4 +1,5 @@
-/* What every overlay's dots share: the copies of a template for 1 to FO_TILE activation rows. */
+/* What every overlay's dots and attention share: the copies of a template for 1 to FO_TILE activation rows, and for 1 to FO_ATTN_HEADS
+ * query heads. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -17,5 +18,27 @@ _Static_assert(FO_TILE == 4, "EACH has four");
         case 2: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 2); break;                                                       \
         case 3: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 3); break;                                                       \
         default: template(kind, w, w_row_bytes, n_rows, a, t, y, y_stride, 4); break;                                                      \
+        }                                                                                                                                \
+    }
+
+_Static_assert(FO_ATTN_HEADS == 4, "the slots below have four");
+
+/* The attention slots from the overlay's templates qk and pv, whose last parameter is the number of query heads. */
+#define QK_SLOT(name, f16)                                                                                                               \
+    static void name(const float *q, int n_q, int head_dim, const void *k, int n, float by, float *s) {                                  \
+        switch (n_q) {                                                                                                                   \
+        case 1: qk(f16, q, head_dim, k, n, by, s, 1); break;                                                                             \
+        case 2: qk(f16, q, head_dim, k, n, by, s, 2); break;                                                                             \
+        case 3: qk(f16, q, head_dim, k, n, by, s, 3); break;                                                                             \
+        default: qk(f16, q, head_dim, k, n, by, s, 4); break;                                                                            \
+        }                                                                                                                                \
+    }
+#define PV_SLOT(name, f16)                                                                                                               \
+    static void name(const float *s, int n_q, int head_dim, const void *v, int n, float *out) {                                          \
+        switch (n_q) {                                                                                                                   \
+        case 1: pv(f16, s, head_dim, v, n, out, 1); break;                                                                               \
+        case 2: pv(f16, s, head_dim, v, n, out, 2); break;                                                                               \
+        case 3: pv(f16, s, head_dim, v, n, out, 3); break;                                                                               \
+        default: pv(f16, s, head_dim, v, n, out, 4); break;                                                                              \
         }                                                                                                                                \
     }

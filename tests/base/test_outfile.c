@@ -1,6 +1,5 @@
 #include "foundry/base/outfile.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -19,6 +18,7 @@
 #include "foundry/base/err.h"
 #include "foundry/base/file.h"
 #include "tests/support/alloc.h"
+#include "tests/support/folder.h"
 
 static char folder[] = "/tmp/outfile-XXXXXX", path[64], other[64];
 
@@ -30,21 +30,12 @@ static int set_up(void **state) {
     return 0;
 }
 
-static int n_files(void) {
-    int n = 0;
-    DIR *d = opendir(folder);
-    assert_non_null(d);
-    while (readdir(d)) n++;
-    closedir(d);
-    return n - 2;
-}
-
 /* Each test leaves the folder empty. */
 static int clean(void **state) {
     (void)state;
     unlink(path);
     unlink(other);
-    return n_files();
+    return test_n_files(folder);
 }
 
 static int tear_down(void **state) {
@@ -81,7 +72,7 @@ static void nothing_is_there_until_all_of_it_is(void **state) {
     assert_int_equal(access(path, F_OK), -1);
     assert_int_equal(fo_outfile_commit(f, &e), FO_OK);
     assert_text(path, "hello world");
-    assert_int_equal(n_files(), 1);
+    assert_int_equal(test_n_files(folder), 1);
     assert_int_equal(stat(path, &st), 0);
     assert_int_equal(st.st_mode & 0777, 0640);
     assert_int_equal(st.st_nlink, 1);
@@ -93,9 +84,9 @@ static void what_is_dropped_leaves_nothing(void **state) {
     struct fo_err e;
     assert_int_equal(fo_outfile_open(path, false, 0, &f, &e), FO_OK);
     assert_int_equal(fo_outfile_write(f, "half", 4, &e), FO_OK);
-    assert_int_equal(n_files(), 1);
+    assert_int_equal(test_n_files(folder), 1);
     fo_outfile_drop(f);
-    assert_int_equal(n_files(), 0);
+    assert_int_equal(test_n_files(folder), 0);
     fo_outfile_drop(NULL);
 }
 
@@ -122,7 +113,7 @@ static void a_file_that_appears_meanwhile_stays(void **state) {
     write_whole(path, "somebody else's");
     assert_int_equal(fo_outfile_commit(f, &e), FO_EINVAL);
     assert_text(path, "somebody else's");
-    assert_int_equal(n_files(), 1);
+    assert_int_equal(test_n_files(folder), 1);
 }
 
 static void a_link_stays_and_its_file_is_replaced(void **state) {
@@ -162,7 +153,7 @@ static void too_little_room_is_said_at_once_with_both_numbers(void **state) {
     assert_int_equal(fo_outfile_open(path, false, UINT64_MAX / 2, &f, &e), FO_ELIMIT);
     assert_true(e.need == UINT64_MAX / 2 && e.have > 0 && e.have < e.need);
     assert_null(f);
-    assert_int_equal(n_files(), 0);
+    assert_int_equal(test_n_files(folder), 0);
 }
 
 static void a_write_that_fails_is_an_error_and_leaves_nothing(void **state) {
@@ -182,7 +173,7 @@ static void a_write_that_fails_is_an_error_and_leaves_nothing(void **state) {
     assert_int_equal(rc, FO_EIO);
     assert_non_null(strstr(e.msg, path));
     fo_outfile_drop(f);
-    assert_int_equal(n_files(), 0);
+    assert_int_equal(test_n_files(folder), 0);
 }
 
 static void running_out_of_memory_leaves_nothing(void **state) {
@@ -196,7 +187,7 @@ static void running_out_of_memory_leaves_nothing(void **state) {
         failed = test_alloc_failed();
         if (failed) assert_int_equal(rc, FO_ENOMEM);
         else assert_int_equal(rc, FO_OK);
-        assert_int_equal(n_files(), !failed);
+        assert_int_equal(test_n_files(folder), !failed);
     }
     assert_true(n > 2);
     fo_outfile_drop(f);

@@ -1,7 +1,6 @@
 /* Quantising files: tiny models in, every mix out. Weights and what became of them are compared with the definitions of the types. */
 #include "engine/quantize.h"
 
-#include <dirent.h>
 #include <fcntl.h>
 #include <glob.h>
 #include <math.h>
@@ -24,6 +23,7 @@
 #include "foundry/device.h"
 #include "foundry/gguf.h"
 #include "tests/support/alloc.h"
+#include "tests/support/folder.h"
 #include "tests/support/gguf_write.h"
 #include "tests/support/hf.h"
 #include "tests/support/odd.h"
@@ -42,21 +42,12 @@ static int set_up(void **state) {
     return 0;
 }
 
-static int n_files(void) {
-    int n = 0;
-    DIR *d = opendir(folder);
-    assert_non_null(d);
-    while (readdir(d)) n++;
-    closedir(d);
-    return n - 2;
-}
-
 static int clean(void **state) {
     (void)state;
     unlink(in);
     unlink(out);
     unlink(again);
-    return n_files(); /* a test that leaves a file behind fails */
+    return test_n_files(folder); /* a test that leaves a file behind fails */
 }
 
 static int tear_down(void **state) {
@@ -352,7 +343,7 @@ static void the_input_is_never_the_output(void **state) {
     assert_int_equal(symlink("in.gguf", out), 0);
     assert_int_equal(quantise(in, out, "Q8_0", 1, true, &r, &e), FO_EINVAL);
     fo_gguf_close(open_file(in));
-    assert_int_equal(n_files(), 2);
+    assert_int_equal(test_n_files(folder), 2);
 }
 
 static void an_existing_file_stays_unless_told(void **state) {
@@ -397,7 +388,7 @@ static void values_that_a_type_cannot_hold_are_refused_with_the_tensor(void **st
             assert_int_equal(quantise(in, out, mixes[i], 3, false, &r, &e), FO_EFORMAT);
             assert_non_null(strstr(e.msg, "blk.3.ffn_up.weight"));
             assert_non_null(strstr(e.msg, "16384"));
-            assert_int_equal(n_files(), 1);
+            assert_int_equal(test_n_files(folder), 1);
         }
     }
     must(in, out, "BF16", 1);
@@ -425,14 +416,14 @@ static void broken_files_leave_no_output(void **state) {
         struct pn_quantize_result r;
         struct fo_err e;
         int rc = quantise(files.gl_pathv[i], out, "Q4_K_M", 1, true, &r, &e);
-        assert_int_equal(n_files(), rc == FO_OK);
+        assert_int_equal(test_n_files(folder), rc == FO_OK);
         unlink(out);
     }
     globfree(&files);
     struct pn_quantize_result r;
     struct fo_err e;
     assert_int_equal(quantise("/nowhere.gguf", out, "Q8_0", 1, false, &r, &e), FO_ENOENT);
-    assert_int_equal(n_files(), 0);
+    assert_int_equal(test_n_files(folder), 0);
 }
 
 /* --- what ends it early ----------------------------------------------------------------------------------------------------- */
@@ -467,7 +458,7 @@ static void whoever_is_asked_may_end_it_and_nothing_is_left(void **state) {
         struct stop s = { .at = at };
         o.ctx = &s;
         assert_int_equal(pn_quantize(in, out, &o, &r, &e), FO_ECANCELLED);
-        assert_int_equal(n_files(), 1);
+        assert_int_equal(test_n_files(folder), 1);
     }
 }
 
@@ -480,7 +471,7 @@ static void an_input_that_is_truncated_meanwhile_is_noticed(void **state) {
     struct fo_err e;
     struct pn_quantize_opts o = { .mix = pn_mix_find("Q4_0"), .n_threads = 2, .go_on = stop_at, .ctx = &s };
     assert_int_equal(pn_quantize(in, out, &o, &r, &e), FO_ELOST);
-    assert_int_equal(n_files(), 1);
+    assert_int_equal(test_n_files(folder), 1);
 }
 
 static void running_out_of_memory_leaves_nothing(void **state) {
@@ -495,7 +486,7 @@ static void running_out_of_memory_leaves_nothing(void **state) {
         failed = test_alloc_failed();
         if (failed) {
             if (rc != FO_ENOMEM) fail_msg("allocation %d: %d %s", n, rc, rc ? e.msg : "");
-            assert_int_equal(n_files(), 1);
+            assert_int_equal(test_n_files(folder), 1);
         } else {
             assert_int_equal(rc, FO_OK);
         }
