@@ -5,11 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
-#include <unistd.h>
 
 #include "foundry/base/arena.h"
 #include "foundry/base/err.h"
+#include "foundry/base/file.h"
 #include "foundry/device.h"
 #include "foundry/gguf.h"
 
@@ -301,13 +300,6 @@ uint64_t pn_bind_chunk_bytes(void) {
     return UPLOAD_CHUNK_BYTES;
 }
 
-/* Gives the file's pages behind [p, p + n) back: they are clean and were read once. */
-static void drop_pages(const unsigned char *p, uint64_t n) {
-    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
-    uintptr_t lo = ((uintptr_t)p + page - 1) & ~(page - 1), hi = ((uintptr_t)p + n) & ~(page - 1);
-    if (hi > lo) madvise((void *)lo, hi - lo, MADV_DONTNEED);
-}
-
 /* Widens a vector of F16 or BF16, piece by piece: it may lie at any address. */
 static int upload_widened(struct fo_device *dev, unsigned char *to, const struct fo_gguf_tensor *t, struct fo_err *e) {
     uint16_t piece[1024];
@@ -335,7 +327,7 @@ int pn_bind_upload(struct pn_bind *b, int die, bool in_place, unsigned char *blo
             n = t->src->bytes - at < UPLOAD_CHUNK_BYTES ? t->src->bytes - at : UPLOAD_CHUNK_BYTES;
             if (go_on && go_on(go_on_ctx, e)) return e->code;
             if (dev->upload(dev, block + t->offset + at, from + at, n, e)) return e->code;
-            if (t->src->map) drop_pages(from + at, n);
+            fo_map_forget(t->src->map, from + at, n);
         }
         t->field->data = block + t->offset;
     }

@@ -8,7 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 
 #include "engine/mix.h"
@@ -83,14 +82,6 @@ static int step(struct job *j, struct fo_err *e) {
     return j->o->go_on ? j->o->go_on(j->o->ctx, j->done, j->total, e) : FO_OK;
 }
 
-/* Pages of the map that will not be read again need not stay in memory. */
-static void forget(const struct fo_gguf_tensor *t, const void *bytes, uint64_t n) {
-    enum { PAGE = 65536 }; /* a multiple of every page size in use */
-    uintptr_t from = (uintptr_t)bytes, end = (from + n) & ~(uintptr_t)(PAGE - 1);
-    from = (from + PAGE - 1) & ~(uintptr_t)(PAGE - 1);
-    if (t->map && end > from) madvise((void *)from, end - from, MADV_DONTNEED);
-}
-
 /* Converts the slab j->src of j->n elements, which begins at element `at` of t, and writes it. */
 static int write_slab(struct job *j, const struct fo_gguf_tensor *t, uint64_t at, struct fo_err *e) {
     for (int i = 0; i < fo_pool_threads(j->pool); i++) j->bad[i] = -1;
@@ -116,7 +107,7 @@ static int write_converted(struct job *j, const struct fo_gguf_tensor *t, struct
         j->n = left < per_slab ? left : per_slab;
         j->src = (const uint8_t *)t->t.data + at / j->from->block * j->from->block_bytes;
         if (write_slab(j, t, at, e)) return (int)e->code;
-        forget(t, j->src, j->n / j->from->block * j->from->block_bytes);
+        fo_map_forget(t->map, j->src, j->n / j->from->block * j->from->block_bytes);
     }
     return FO_OK;
 }
@@ -147,7 +138,7 @@ static int write_ordered(struct job *j, const struct fo_gguf_tensor *t, uint32_t
         j->n = n * elements;
         if (write_slab(j, t, at * elements, e)) return (int)e->code;
     }
-    forget(t, t->t.data, t->bytes);
+    fo_map_forget(t->map, t->t.data, t->bytes);
     return FO_OK;
 }
 
@@ -156,7 +147,7 @@ static int write_copied(struct job *j, const struct fo_gguf_tensor *t, struct fo
     for (uint64_t left = t->bytes; left > 0;) {
         size_t n = left < SLAB_BYTES ? (size_t)left : SLAB_BYTES;
         memcpy(j->slab, src, n); /* a fault in write() would be an error of the system, not the map's to notice */
-        forget(t, src, n);
+        fo_map_forget(t->map, src, n);
         if (step(j, e) || fo_outfile_write(j->out, j->slab, n, e)) return (int)e->code;
         src += n;
         left -= n;

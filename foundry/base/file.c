@@ -229,6 +229,12 @@ int fo_map_state(const struct fo_map *m, struct fo_err *e) {
     return FO_OK;
 }
 
+void fo_map_forget(const struct fo_map *m, const void *p, uint64_t n) {
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE);
+    uintptr_t lo = ((uintptr_t)p + page - 1) & ~(page - 1), hi = ((uintptr_t)p + n) & ~(page - 1);
+    if (m && hi > lo) madvise((void *)lo, hi - lo, MADV_DONTNEED);
+}
+
 bool fo_map_replaced(const struct fo_map *m) {
     struct stat st;
     return stat(m->path, &st) != 0 || st.st_dev != m->st.st_dev || st.st_ino != m->st.st_ino;

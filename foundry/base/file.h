@@ -35,5 +35,9 @@ const char *fo_map_path(const struct fo_map *m);
  * path by rename leaves the mapped bytes alone and is not a loss; see fo_map_replaced. One fstat: cheap enough for every step. */
 int fo_map_state(const struct fo_map *m, struct fo_err *e);
 
+/* [p, p + n) of a map will not be read again soon: the memory of its whole pages is given back (they are clean), and a later read fetches
+ * them anew. NULL is allowed and does nothing. */
+void fo_map_forget(const struct fo_map *m, const void *p, uint64_t n);
+
 /* True when the path now names another file (other device or inode), or none. */
 bool fo_map_replaced(const struct fo_map *m);

@@ -279,6 +279,36 @@ static void a_file_rewritten_or_extended_in_place_is_lost(void **state) {
     fo_map_close(m);
 }
 
+/* Kilobytes of the map that this process holds in memory. */
+static long resident(const struct fo_map *m) {
+    char line[256], want[32];
+    long kb = -1;
+    FILE *f = fopen("/proc/self/smaps", "re");
+    assert_non_null(f);
+    snprintf(want, sizeof want, "%lx-", (unsigned long)(uintptr_t)fo_map_data(m));
+    while (fgets(line, sizeof line, f) && strncmp(line, want, strlen(want)) != 0) {}
+    while (fgets(line, sizeof line, f) && sscanf(line, "Rss: %ld kB", &kb) != 1) {}
+    fclose(f);
+    return kb;
+}
+
+static void what_is_forgotten_leaves_memory_and_can_be_read_again(void **state) {
+    (void)state;
+    enum { N = 1 << 20 };
+    struct fo_map *m = map_of(N);
+    for (size_t i = 0; i < N; i += 4096) assert_int_equal(at(m, i), 'x');
+    long before = resident(m);
+    assert_true(before > N / 2048); /* not exactly: under pressure the kernel takes pages by itself */
+    fo_map_forget(NULL, fo_map_data(m), N);
+    fo_map_forget(m, fo_map_data(m) + 1, 4094); /* no whole page */
+    assert_true(resident(m) > before / 2);
+    fo_map_forget(m, fo_map_data(m) + 1, N - 2);
+    long after = resident(m);
+    assert_true(after >= 0 && after < before / 4); /* the pages at both ends stay */
+    for (size_t i = 0; i < N; i++) assert_int_equal(at(m, i), 'x');
+    fo_map_close(m);
+}
+
 static void a_file_replaced_by_rename_or_removed_is_kept_and_known_as_replaced(void **state) {
     (void)state;
     struct fo_map *m = map_of(PAGES * page);
@@ -373,6 +403,7 @@ int main(int argc, char **argv) {
         IN_DIR(a_truncation_is_known_before_anything_faults),
         IN_DIR(a_fault_is_remembered_although_the_file_looks_the_same_again),
         IN_DIR(a_file_rewritten_or_extended_in_place_is_lost),
+        IN_DIR(what_is_forgotten_leaves_memory_and_can_be_read_again),
         IN_DIR(a_file_replaced_by_rename_or_removed_is_kept_and_known_as_replaced),
         IN_DIR(no_more_maps_than_the_handler_can_know),
         IN_DIR(compute_threads_survive_a_truncation_under_their_hands),
