@@ -11,6 +11,7 @@
 #include "daemon/log.h"
 #include "daemon/serve.h"
 #include "daemon/source.h"
+#include "engine/model.h"
 #include "engine/version.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
@@ -31,30 +32,9 @@ static bool put_text(struct fo_buf *y, const char *flag, const char *text) {
     return false;
 }
 
-/* What people call a model that has no name: its file's without folder, .gguf and the number of a shard, or its directory's. */
-static const char *base_of(const char *path, size_t *ret_len) {
-    static const char shard[] = "-00001-of-00003";
-    size_t n = strlen(path), from, end = n > 0, k = sizeof shard - 1;
-    while (n > end && path[n - 1] == '/') n--;
-    for (from = n; from > 0 && path[from - 1] != '/'; from--) {}
-    path += from;
-    n -= from;
-    if (n > 5 && memcmp(path + n - 5, ".gguf", 5) == 0) {
-        n -= 5;
-        bool is_shard = n > k;
-        for (size_t i = 0; is_shard && i < k; i++) {
-            char c = path[n - k + i];
-            is_shard = shard[i] >= '0' && shard[i] <= '9' ? c >= '0' && c <= '9' : c == shard[i];
-        }
-        if (is_shard) n -= k;
-    }
-    *ret_len = n;
-    return path;
-}
-
 static bool put_name(const char *path, struct fo_buf *y) {
     size_t n;
-    const char *base = base_of(path, &n);
+    const char *base = pn_model_path_name(path, &n);
     char *name = strndup(base, n);
     bool ok = name && put_text(y, "--model", name);
     if (!name) y->failed = true;
@@ -66,7 +46,7 @@ static bool put_name(const char *path, struct fo_buf *y) {
 
 /* What model i (from 1) is called. */
 static const char *name_of(const struct pd_cli_model *m, size_t *ret_len) {
-    if (!m->name) return base_of(m->path, ret_len);
+    if (!m->name) return pn_model_path_name(m->path, ret_len);
     *ret_len = strlen(m->name);
     return m->name;
 }

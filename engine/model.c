@@ -417,6 +417,10 @@ uint64_t pn_model_identity(const char *path) {
     return fo_model_identity(path);
 }
 
+const char *pn_model_path_name(const char *path, size_t *ret_len) {
+    return fo_model_path_name(path, ret_len);
+}
+
 int pn_model_check(struct pn_model *m, struct fo_err *e) {
     for (int i = 0; i < m->n_parts; i++)
         if (m->part[i].dev->sync(m->part[i].stream, e)) return e->code;

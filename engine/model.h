@@ -79,6 +79,9 @@ void pn_model_free(struct pn_model *m); /* NULL is allowed; no sequence of it ex
 
 /* A number that is another one when any of the model's files is: replaced, written to, added, removed. 0: there is none. One stat a file. */
 uint64_t pn_model_identity(const char *path);
+/* What people call a model that has no other name: its file's without folder, ".gguf" and the number of a shard, or its directory's.
+ * *ret_len bytes within `path`. */
+const char *pn_model_path_name(const char *path, size_t *ret_len);
 
 /* The memory a model would take with these options, from its header alone: nothing is allocated on the device and the tokenizer is not
  * opened. A file that this build cannot serve is no failure: *ret is filled as far as it could be read and ret_why (else "") says why.

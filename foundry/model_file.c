@@ -90,3 +90,14 @@ uint64_t fo_model_identity(const char *path) {
     }
     return sum;
 }
+
+const char *fo_model_path_name(const char *path, size_t *ret_len) {
+    uint32_t no, n_shards;
+    size_t n = strlen(path), from;
+    if (fo_shard_name(path, &no, &n_shards)) n -= FO_SHARD_END_BYTES;
+    else if (n > 5 && strcmp(path + n - 5, ".gguf") == 0) n -= 5;
+    while (n > 1 && path[n - 1] == '/') n--; /* a directory may be written with one */
+    for (from = n; from > 0 && path[from - 1] != '/'; from--) {}
+    *ret_len = n - from;
+    return path + from;
+}

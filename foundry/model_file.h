@@ -6,6 +6,7 @@
  *
  * Everything behind this (binding, tokenizer, chat, inspection, estimates) sees a struct fo_gguf and cannot tell them apart. */
 #pragma once
+#include <stddef.h>
 #include <stdint.h>
 
 struct fo_err;
@@ -20,3 +21,6 @@ int fo_model_open_weights(const char *path, struct fo_gguf **ret, struct fo_err 
 /* A number that changes when any file of the model is replaced, written to, added or removed: of names, device, inode, size and mtime. 0
  * when there is no such path. It opens no file. */
 uint64_t fo_model_identity(const char *path);
+
+/* The path's last name, without ".gguf" and without what makes it a shard's: *ret_len bytes within `path`. */
+const char *fo_model_path_name(const char *path, size_t *ret_len);

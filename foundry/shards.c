@@ -16,7 +16,8 @@
 
 enum { DIGITS = 5 };
 static const char pattern[] = "-00001-of-00001.gguf";
-enum { PATTERN_BYTES = sizeof pattern - 1, NO_AT = 1, N_AT = 10 };
+_Static_assert(sizeof pattern - 1 == FO_SHARD_END_BYTES, "what a name ends in");
+enum { NO_AT = 1, N_AT = 10 };
 
 static bool digits(const char *s, uint32_t *ret) {
     uint32_t v = 0;
@@ -30,11 +31,11 @@ static bool digits(const char *s, uint32_t *ret) {
 
 bool fo_shard_name(const char *path, uint32_t *ret_no, uint32_t *ret_n) {
     size_t len = strlen(path);
-    if (len < PATTERN_BYTES) return false;
-    const char *end = path + len - PATTERN_BYTES;
+    if (len < FO_SHARD_END_BYTES) return false;
+    const char *end = path + len - FO_SHARD_END_BYTES;
     uint32_t no, n;
     if (!digits(end + NO_AT, &no) || !digits(end + N_AT, &n) || no < 1 || no > n) return false;
-    for (size_t i = 0; i < PATTERN_BYTES; i++)
+    for (size_t i = 0; i < FO_SHARD_END_BYTES; i++)
         if ((i < NO_AT || i >= NO_AT + DIGITS) && (i < N_AT || i >= N_AT + DIGITS) && end[i] != pattern[i]) return false;
     *ret_no = no - 1;
     *ret_n = n;
@@ -43,7 +44,7 @@ bool fo_shard_name(const char *path, uint32_t *ret_no, uint32_t *ret_n) {
 
 char *fo_shard_path(const char *path, uint32_t no, uint32_t n) {
     char *out;
-    return asprintf(&out, "%.*s-%05u-of-%05u.gguf", (int)(strlen(path) - PATTERN_BYTES), path, no + 1, n) < 0 ? NULL : out;
+    return asprintf(&out, "%.*s-%05u-of-%05u.gguf", (int)(strlen(path) - FO_SHARD_END_BYTES), path, no + 1, n) < 0 ? NULL : out;
 }
 
 /* Nothing is opened before all are there: what is missing is said at once, and by its whole name. */

@@ -238,8 +238,23 @@ static void every_failing_allocation_is_an_error_and_leaks_nothing(void **state)
     test_shards_remove(prefix, N);
 }
 
+static void a_path_gives_the_name_that_people_use(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        { "/m/Llama-3.gguf", "Llama-3" },         { "x", "x" },          { "/m/dir/", "dir" },       { "/m/dir//", "dir" },
+        { "a-00001-of-00003.gguf", "a" },         { "/", "" },           { "./b-00003-of-00003.gguf", "b" },
+        { "a-00004-of-00003.gguf", "a-00004-of-00003" }, { ".gguf", ".gguf" }, { "model.safetensors", "model.safetensors" },
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        size_t n;
+        const char *name = fo_model_path_name(cases[i][0], &n);
+        if (n != strlen(cases[i][1]) || memcmp(name, cases[i][1], n) != 0) fail_msg("%s: %.*s", cases[i][0], (int)n, name);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_path_gives_the_name_that_people_use),
         cmocka_unit_test(any_shard_opens_the_whole_model),
         cmocka_unit_test(a_file_named_like_a_shard_may_hold_the_whole_model),
         cmocka_unit_test(a_missing_shard_is_named_in_full_before_any_is_read),
