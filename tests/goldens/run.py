@@ -2,13 +2,13 @@
 """Runs the reference cases of a goldens folder through the `pantheon` binary, as a user would: logits, tokenize, detokenize, template.
 Dequantised values have no command; the unit test that compares them is run over the folder instead.
 
-usage: run.py GOLDENS [PANTHEON [TEST_QUANT]] [--only models|quants|tokenizers|templates] [--also DIR] [--table FILE] [--run COMMAND] [--few]
+usage: run.py GOLDENS [PANTHEON [TEST_QUANT]] [--only models|quants|tokenizers|templates] [--also DIR] [--table FILE] [--run COMMAND]
               [--verbose]
 
 Prints each failure, what was left out by reason, and one total: `N passed, N failed, N left out`. A case is left out only for what this
 build says it does not serve; everything else that goes wrong is a failure. A folder need not have all four parts. --also: the models of
 one more folder. --table: write docs/numerics.md from what was measured (table.py). --run: what runs the binaries, an emulator
-and its options. --few: of the models each type and each folder once, and once exactly; for a slow emulator. Standard library only.
+and its options. Standard library only.
 """
 
 import argparse
@@ -63,7 +63,6 @@ class Runner:
         self.models = [root]
         self.isas = [""]  # "" = the best this CPU has
         self.run = []
-        self.few = False
 
     def pantheon(self, *args, stdin=b""):
         p = subprocess.run([*self.run, self.binary, *args], input=stdin, capture_output=True, timeout=600)
@@ -84,7 +83,6 @@ class Runner:
     # --- models ---
 
     def model_cases(self):
-        seen = set()
         for base in (os.path.join(root, "models") for root in self.models):
             for name in sorted(os.listdir(base)):
                 with open(os.path.join(base, name, "golden.json")) as f:
@@ -93,10 +91,6 @@ class Runner:
                     if entry.get("window") == "ignored":
                         continue  # a window that the file names is honoured
                     for isa in [None, *self.isas]:
-                        folder, kind = (name, isa is None), re.split(r"[-/]", entry["file"])[-1]
-                        if self.few and folder in seen and (isa is None or kind in seen):
-                            continue
-                        seen |= {folder, kind} if isa is not None else {folder}
                         yield os.path.join(base, name), golden, entry, isa
 
     def model(self, case):
@@ -329,14 +323,13 @@ def main():
     p.add_argument("--also", metavar="DIR")
     p.add_argument("--table", metavar="FILE")
     p.add_argument("--run", metavar="COMMAND", default="")
-    p.add_argument("--few", action="store_true")
     p.add_argument("--verbose", action="store_true")
     a = p.parse_args()
     binary = os.path.abspath(a.pantheon)
     total, reasons, measured, equal_types = collections.Counter(), collections.Counter(), [], 0
     with tempfile.TemporaryDirectory() as work, concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         r = Runner(os.path.abspath(a.goldens), binary, a.test_quant, work)
-        r.run, r.few = a.run.split(), a.few
+        r.run = a.run.split()
         if a.also:
             r.models.append(os.path.abspath(a.also))
         if a.table:
