@@ -82,7 +82,7 @@ static const struct cf_key host_rows[] = {
       .change = CF_LIVE, .help = "Available memory (MemAvailable, or what the cgroup has left) is never taken below this." },
     { .name = "threads", .kind = CF_COUNT, IN(host.threads), .autos = true, .min = 1, .max = 1024, .def = "auto",
       .change = CF_RELOAD, .also = "n_threads num_thread num_threads cpus",
-      .help = "Compute threads; `auto` is every CPU that affinity and the cgroup allow." },
+      .help = "Compute threads; `auto` is every physical core that affinity and the cgroup allow." },
     { .name = "settle", .kind = CF_GROUP, .keys = &settle, .help = "When freed memory counts as back." },
     { .name = "load_timeout", .kind = CF_MS, IN(host.load_timeout_ms), .min = SECONDS, .max = 24 * HOURS, .def = "10min", .change = CF_LIVE,
       .help = "A load that takes longer is given up and tried again later." },

@@ -24,7 +24,7 @@ struct fo_die {
 };
 
 struct fo_device_opts {
-    int n_threads;   /* cpu: 0 = all that affinity and quota allow */
+    int n_threads;   /* cpu: 0 = as fo_cpu_count says */
     const char *isa; /* cpu: "auto" (or NULL), "scalar", "avx2", "avx512", "neon", "dotprod": the highest overlay to use; the
                         environment variable PANTHEON_ISA wins. One that this CPU lacks is an error. */
     bool exact;      /* cpu, sim: reference kernels on dequantised weights, f32 activations: the definition of every result */

@@ -1,10 +1,12 @@
-/* How many CPUs this process may use: the smaller of its affinity and of what control groups grant (see pool.h). A container with a
- * quota of 1.5 CPUs on a machine of 64 must not start 64 threads that stop each other.
+/* How many threads are worth starting: the smaller of the physical cores in this process's affinity and of what control groups grant
+ * (see pool.h). A container with a quota of 1.5 CPUs on a machine of 64 must not start 64 threads that stop each other, and two threads on
+ * the two halves of one core share its multipliers and its path to memory: they gain nothing and make every join wait for the slower.
  *
  * Where a quota stands (Linux, Documentation/admin-guide/cgroup-v2.rst and cgroup-v1): /proc/self/cgroup has a line per hierarchy,
  * "0::PATH" for v2 and "N:cpu,cpuacct:PATH" for v1. PATH is below the mount, and every group above it limits too. Within a container
  * PATH may not be visible; then the mount's own root is the container's group. */
 #include <sched.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -108,15 +110,54 @@ int fo_cpu_quota(const char *root) {
     return least;
 }
 
+/* Whether a list like "0,4" or "2-3,10" (Linux, Documentation/admin-guide/cputopology.rst) names an allowed CPU below `cpu`. */
+static bool names_lower(const char *list, const bool *allowed, int cpu) {
+    while (*list >= '0' && *list <= '9') {
+        char *end;
+        long lo = strtol(list, &end, 10), hi = *end == '-' ? strtol(end + 1, &end, 10) : lo;
+        for (long i = lo; i <= hi && i < cpu; i++)
+            if (allowed[i]) return true;
+        if (*end != ',') return false;
+        list = end + 1;
+    }
+    return false;
+}
+
+int fo_cpu_cores(const char *root, const bool *allowed, int n) {
+    int cores = 0;
+    for (int cpu = 0; cpu < n; cpu++) {
+        if (!allowed[cpu]) continue;
+        char path[256], *text;
+        size_t len;
+        struct fo_err e;
+        snprintf(path, sizeof path, "%s/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", root, cpu);
+        if (fo_file_read(path, FILE_CAP_BYTES, &text, &len, &e)) {
+            cores++;
+            continue;
+        }
+        cores += !names_lower(text, allowed, cpu);
+        free(text);
+    }
+    return cores;
+}
+
+/* Physical cores that this process may run on. */
 static int affinity(void) {
 #ifdef __linux__
     for (int n = 1024; n <= 1 << 20; n *= 4) { /* a set smaller than the kernel's is refused */
         cpu_set_t *set = CPU_ALLOC((size_t)n);
-        if (!set) return 0;
+        bool *allowed = calloc((size_t)n, sizeof *allowed);
         size_t size = CPU_ALLOC_SIZE((size_t)n);
-        int count = sched_getaffinity(0, size, set) == 0 ? CPU_COUNT_S(size, set) : 0;
+        int cores = 0;
+        if (set && allowed && sched_getaffinity(0, size, set) == 0) {
+            for (int i = 0; i < n; i++) allowed[i] = CPU_ISSET_S((size_t)i, size, set);
+            cores = fo_cpu_cores("", allowed, n);
+        }
+        bool enough = set && allowed;
         CPU_FREE(set);
-        if (count > 0) return count;
+        free(allowed);
+        if (cores > 0) return cores;
+        if (!enough) break;
     }
 #endif
     return (int)sysconf(_SC_NPROCESSORS_ONLN);

@@ -2,6 +2,7 @@
  * for a die. A job's units are split into contiguous ranges, one a thread; while other processes hold up the
  * threads, the caller runs whole jobs alone. Results must not depend on who ran what. */
 #pragma once
+#include <stdbool.h>
 
 struct fo_err;
 struct fo_pool;
@@ -9,7 +10,7 @@ struct fo_pool;
 /* Works on units [lo, hi). `thread` is 0 .. n_threads-1 and names a private scratch slot. */
 typedef void fo_pool_fn(void *arg, int lo, int hi, int thread);
 
-/* n_threads counts the caller: 1 starts none. 0 = as many as affinity and the cgroup's cpu quota allow. */
+/* n_threads counts the caller: 1 starts none. 0 = fo_cpu_count(). */
 int fo_pool_new(int n_threads, struct fo_pool **ret, struct fo_err *e);
 void fo_pool_free(struct fo_pool *p); /* joins the threads; NULL is allowed */
 
@@ -19,8 +20,12 @@ int fo_pool_threads(const struct fo_pool *p);
  * nothing. Workers spin for a short while after a job (the next one usually follows at once) and then sleep. */
 void fo_pool_run(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units);
 
-/* CPUs this process may use: affinity and cgroup quota (v1 and v2), at least 1. */
+/* Cores this process may use: physical ones (not their hyperthreads) within its affinity, and the cgroup quota (v1 and v2), at least 1. */
 int fo_cpu_count(void);
+
+/* How many physical cores the CPUs i < n with allowed[i] belong to. One whose topology is not shown counts as a core of its own. `root` as
+ * below. */
+int fo_cpu_cores(const char *root, const bool *allowed, int n);
 
 /* CPUs that the cgroups of this process grant, rounded up; 0 = no limit. `root` is put in front of /proc and /sys: "" for the real
  * ones, a made tree in tests. */

@@ -301,6 +301,42 @@ static void broken_quota_files_are_no_quota(void **state) {
     }
 }
 
+static void siblings(int cpu, const char *list) {
+    char path[128];
+    snprintf(path, sizeof path, "/sys/devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu);
+    put(path, list);
+}
+
+static void hyperthreads_of_one_core_count_once(void **state) {
+    (void)state;
+    bool allowed[8] = { true, true, true, true, true, true, true, true };
+    assert_int_equal(fo_cpu_cores(root, allowed, 8), 8); /* nothing is known of them */
+    for (int i = 0; i < 4; i++) {
+        siblings(i, i % 2 ? "1,3\n" : "0,2\n");
+        siblings(4 + i, i < 2 ? "4-5\n" : "6-7\n");
+    }
+    assert_int_equal(fo_cpu_cores(root, allowed, 8), 4);
+    /* A sibling outside the affinity does not stand for the one within. */
+    allowed[0] = allowed[4] = false;
+    assert_int_equal(fo_cpu_cores(root, allowed, 8), 4);
+    allowed[2] = allowed[5] = false;
+    assert_int_equal(fo_cpu_cores(root, allowed, 8), 2);
+    memset(allowed, 0, sizeof allowed);
+    assert_int_equal(fo_cpu_cores(root, allowed, 8), 0);
+}
+
+static void broken_topology_files_name_no_sibling(void **state) {
+    (void)state;
+    static const char *const texts[] = { "", "\n", "abc", "-", "9-", "0x", "99999999999999999999-1", "5,,0", "1-0" };
+    const bool allowed[2] = { true, true };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        siblings(1, texts[i]);
+        int n = fo_cpu_cores(root, allowed, 2);
+        assert_true(n == 1 || n == 2);
+        assert_int_equal(n, strcmp(texts[i], "0x") == 0 ? 1 : 2);
+    }
+}
+
 int main(void) {
 #define WITH_ROOT(test) cmocka_unit_test_setup_teardown(test, new_root, remove_root)
     const struct CMUnitTest tests[] = {
@@ -318,6 +354,8 @@ int main(void) {
         WITH_ROOT(in_a_container_the_mounts_root_counts),
         WITH_ROOT(the_cpu_hierarchy_of_v1_counts),
         WITH_ROOT(broken_quota_files_are_no_quota),
+        WITH_ROOT(hyperthreads_of_one_core_count_once),
+        WITH_ROOT(broken_topology_files_name_no_sibling),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
