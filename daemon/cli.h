@@ -11,7 +11,7 @@
 struct fo_device;
 struct fo_err;
 
-enum { PD_CLI_MAX_MODELS = 64, PD_CLI_MAX_LIST = 16 };
+enum { PD_CLI_MAX_MODELS = 64, PD_CLI_MAX_LIST = 16, PD_CLI_MAX_BATCH = 64 };
 
 /* What `serve` is told of one model: flags after a --model belong to it, flags before the first to all. */
 struct pd_cli_model {
@@ -33,7 +33,7 @@ struct pd_cli_args {
     int64_t max_tokens, port, threads, repeat, top_k, window;
     double temperature, top_p, min_p, repeat_penalty;
     uint64_t seed;
-    struct pd_cli_list prefill, decode, depth;
+    struct pd_cli_list prefill, decode, depth, sequences;
     const char *rest[4]; /* positional arguments */
     int n_rest;
 };

@@ -1,5 +1,6 @@
 /* `pantheon bench` and `pantheon logits`: the forward pass alone, without queue, sampler or HTTP. Bench measures what a user feels:
- * prefill of a prompt of N tokens in the chunks that serving uses, and decode of single tokens at a depth. */
+ * prefill of a prompt of N tokens in the chunks that serving uses, and decode at a depth, of one sequence or of several together as a server
+ * steps them. */
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -46,42 +47,68 @@ static int prefill(struct pn_model *m, struct pn_seq *s, const int32_t *ids, int
     return FO_OK;
 }
 
-/* Median seconds of `repeat` runs: prefill n tokens on an empty sequence (decode 0), or generate n after `depth` (decode 1). */
-static int measure(struct pn_model *m, bool decode, int64_t depth, int64_t n, int repeat, const int32_t *ids, double *ret_seconds, struct fo_err *e) {
-    double *t = calloc((size_t)repeat, sizeof *t);
-    struct pn_seq *s = NULL;
-    int rc = t ? FO_OK : fo_fail(e, FO_ENOMEM, "no memory");
-    for (int i = 0; !rc && i < repeat; i++) {
-        rc = pn_seq_new(m, &s, e);
-        if (!rc) rc = pn_seq_reserve(s, (uint32_t)(depth + n), e);
-        if (!rc && depth) rc = prefill(m, s, ids, depth, e);
-        double start = seconds();
-        for (int64_t k = 0; !rc && decode && k < n; k++) rc = prefill(m, s, ids + depth + k, 1, e);
-        if (!rc && !decode) rc = prefill(m, s, ids, n, e);
-        t[i] = seconds() - start;
-        pn_seq_free(s);
-        s = NULL;
+/* One thing to measure: the prefill of n tokens on an empty sequence (n_seqs 0), or n steps in each of which every one of n_seqs sequences
+ * that hold `depth` tokens decodes its next. */
+struct work {
+    int n_seqs;
+    int64_t depth, n;
+};
+
+/* Its seconds, once. Sequence i reads its tokens i places further on in `ids`, so that a step's tokens differ. */
+static int once(struct pn_model *m, const struct work *w, const int32_t *ids, double *ret_seconds, struct fo_err *e) {
+    struct pn_seq *seqs[PD_CLI_MAX_BATCH] = { 0 };
+    struct pn_batch_item items[PD_CLI_MAX_BATCH];
+    int n_seqs = w->n_seqs ? w->n_seqs : 1, rc = FO_OK;
+    for (int i = 0; !rc && i < n_seqs; i++) {
+        rc = pn_seq_new(m, &seqs[i], e);
+        if (!rc) rc = pn_seq_reserve(seqs[i], (uint32_t)(w->depth + w->n), e);
+        if (!rc && w->depth) rc = prefill(m, seqs[i], ids + i, w->depth, e);
     }
+    double start = seconds();
+    if (!rc && !w->n_seqs) rc = prefill(m, seqs[0], ids, w->n, e);
+    for (int64_t k = 0; !rc && w->n_seqs && k < w->n; k++) {
+        float *logits;
+        for (int i = 0; i < n_seqs; i++)
+            items[i] = (struct pn_batch_item){ .seq = seqs[i], .tokens = ids + i + w->depth + k, .n = 1, .want = PN_WANT_LAST };
+        rc = pn_model_forward(m, items, n_seqs, &logits, e);
+    }
+    if (!rc) *ret_seconds = seconds() - start;
+    for (int i = 0; i < n_seqs; i++) pn_seq_free(seqs[i]);
+    return rc;
+}
+
+/* Tokens per second, all sequences together: the median of `repeat` runs. */
+static int measure(struct pn_model *m, const struct work *w, int repeat, const int32_t *ids, double *ret_rate, struct fo_err *e) {
+    double *t = calloc((size_t)repeat, sizeof *t);
+    int rc = t ? FO_OK : fo_fail(e, FO_ENOMEM, "no memory");
+    for (int i = 0; !rc && i < repeat; i++) rc = once(m, w, ids, &t[i], e);
     if (!rc) {
         qsort(t, (size_t)repeat, sizeof *t, compare);
-        *ret_seconds = repeat % 2 ? t[repeat / 2] : (t[repeat / 2 - 1] + t[repeat / 2]) / 2;
+        double median = repeat % 2 ? t[repeat / 2] : (t[repeat / 2 - 1] + t[repeat / 2]) / 2;
+        *ret_rate = (double)(w->n * (w->n_seqs ? w->n_seqs : 1)) / median;
     }
     free(t);
     return rc;
 }
 
+static int64_t largest(const struct pd_cli_list *l) {
+    int64_t most = 0;
+    for (int i = 0; i < l->n; i++)
+        if (l->v[i] > most) most = l->v[i];
+    return most;
+}
+
+static struct pd_cli_list list_or(struct pd_cli_list l, int64_t otherwise) {
+    return l.n ? l : (struct pd_cli_list){ .v = { otherwise }, .n = 1 };
+}
+
 int pd_cli_bench(const struct pd_cli_args *a) {
     const char *path = pd_cli_model_path(a);
     if (!path) return PD_EXIT_USAGE;
-    struct pd_cli_list p = a->prefill, d = a->depth, n = a->decode;
-    if (!p.n) p = (struct pd_cli_list){ .v = { 512 }, .n = 1 };
-    if (!d.n) d = (struct pd_cli_list){ .v = { 0 }, .n = 1 };
-    if (!n.n) n = (struct pd_cli_list){ .v = { 64 }, .n = 1 };
-    int64_t gen = n.v[0], most = 1;
-    for (int i = 0; i < p.n; i++)
-        if (p.v[i] > most) most = p.v[i];
-    for (int i = 0; i < d.n; i++)
-        if (d.v[i] + gen > most) most = d.v[i] + gen;
+    struct pd_cli_list p = list_or(a->prefill, 512), d = list_or(a->depth, 0), q = list_or(a->sequences, 1);
+    int64_t gen = list_or(a->decode, 64).v[0], most = largest(&d) + gen, n_seqs = largest(&q);
+    if (largest(&p) > most) most = largest(&p);
+    if (most < 1) most = 1;
     struct fo_err e;
     struct fo_device *dev = NULL;
     struct pn_model *m = NULL;
@@ -91,38 +118,39 @@ int pd_cli_bench(const struct pd_cli_args *a) {
     if (pd_cli_open_device(a, &dev, &e)) goto fail;
     int64_t cap = a->models[a->n_models].ctx_cap ? a->models[a->n_models].ctx_cap : most;
     struct pn_model_opts o = { .dev = dev, .ctx_cap = (uint32_t)cap, .kv_default = true, .no_mmap = a->no_mmap };
+    o.max_sessions = o.max_concurrent = (uint32_t)n_seqs;
     if (pn_model_open(path, &o, &m, &e)) goto fail;
     const struct pn_model_info *info = pn_model_info(m);
-    ids = calloc((size_t)most, sizeof *ids);
+    ids = calloc((size_t)(most + n_seqs), sizeof *ids);
     if (!ids) {
         fo_fail(&e, FO_ENOMEM, "no memory");
         goto fail;
     }
-    fill(ids, most, info->n_vocab);
-    double warm;
-    if (measure(m, false, 0, most < 16 ? most : 16, 1, ids, &warm, &e)) goto fail; /* touch every weight once */
+    fill(ids, most + n_seqs, info->n_vocab);
+    double rate;
+    if (measure(m, &(struct work){ .n = most < 16 ? most : 16 }, 1, ids, &rate, &e)) goto fail; /* touch every weight once */
     if (a->json)
         printf("{\"model\":\"%s\",\"type\":\"%s\",\"backend\":\"%s\",\"isa\":\"%s\",\"build\":\"%s\",\"repeat\":%d,\"prefill\":[", info->arch, info->ftype,
                fo_device_build_backend(), fo_device_isa(dev), pn_build(), repeat);
     int shown = 0;
     for (int i = 0; i < p.n; i++) {
-        double s;
         if (!p.v[i]) continue;
         pd_cli_progress("prefill %lld ...", (long long)p.v[i]);
-        if (measure(m, false, 0, p.v[i], repeat, ids, &s, &e)) goto fail;
+        if (measure(m, &(struct work){ .n = p.v[i] }, repeat, ids, &rate, &e)) goto fail;
         pd_cli_progress(NULL);
-        printf(a->json ? "%s{\"tokens\":%lld,\"tokens_per_second\":%.3f}" : "%sprefill %6lld tokens  %10.2f tok/s\n", a->json && shown++ ? "," : "",
-               (long long)p.v[i], (double)p.v[i] / s);
+        if (a->json) printf("%s{\"tokens\":%lld,\"tokens_per_second\":%.3f}", shown++ ? "," : "", (long long)p.v[i], rate);
+        else printf("prefill %6lld tokens  %10.2f tok/s\n", (long long)p.v[i], rate);
     }
     if (a->json) fputs("],\"decode\":[", stdout);
     shown = 0;
-    for (int i = 0; gen && i < d.n; i++) {
-        double s;
-        pd_cli_progress("decode at %lld ...", (long long)d.v[i]);
-        if (measure(m, true, d.v[i], gen, repeat, ids, &s, &e)) goto fail;
+    for (int i = 0; gen && i < d.n * q.n; i++) {
+        struct work w = { .n_seqs = (int)q.v[i % q.n], .depth = d.v[i / q.n], .n = gen };
+        pd_cli_progress("decode at %lld, %d together ...", (long long)w.depth, w.n_seqs);
+        if (measure(m, &w, repeat, ids, &rate, &e)) goto fail;
         pd_cli_progress(NULL);
-        printf(a->json ? "%s{\"depth\":%lld,\"tokens_per_second\":%.3f}" : "%sdecode at depth %6lld  %6.2f tok/s\n", a->json && shown++ ? "," : "",
-               (long long)d.v[i], (double)gen / s);
+        if (a->json) printf("%s{\"depth\":%lld,\"sequences\":%d,\"tokens_per_second\":%.3f}", shown++ ? "," : "", (long long)w.depth, w.n_seqs, rate);
+        else if (w.n_seqs == 1) printf("decode at depth %6lld  %6.2f tok/s\n", (long long)w.depth, rate);
+        else printf("decode at depth %6lld  %6.2f tok/s of %d sequences together\n", (long long)w.depth, rate, w.n_seqs);
     }
     if (a->json) fputs("]}\n", stdout);
     rc = fflush(stdout) == 0 ? PD_EXIT_OK : pd_cli_failf("writing the output: %s", strerror(errno));

@@ -84,6 +84,7 @@ static const struct option_row {
     { "prefill", 'p', LIST, AT(prefill), -1, BENCH, 0, 1 << 20, "N,...", "prompt lengths to measure (default 512; 0 = none)" },
     { "decode", 'n', LIST, AT(decode), -1, BENCH, 0, 1 << 20, "N", "tokens to generate at each depth (default 64; 0 = none)" },
     { "depth", 'd', LIST, AT(depth), -1, BENCH, 0, 1 << 20, "N,...", "tokens already in the context when decoding (default 0)" },
+    { "sequences", 's', LIST, AT(sequences), -1, BENCH, 1, PD_CLI_MAX_BATCH, "N,...", "sequences that decode together, tokens of all counted (default 1)" },
     { "repeat", 'r', INT, AT(repeat), -1, BENCH, 1, 1000, "N", "runs of each; the median counts (default 3)" },
     { "tokens", 0, STR, AT(tokens), -1, LOGITS, 0, 0, "1,2,...", "token ids to feed" },
     { "out", 'o', STR, AT(out), -1, LOGITS, 0, 0, "FILE", "where the logits go (- = stdout)" },

@@ -67,6 +67,22 @@ def test_inspect_prints_the_table_that_loading_then_fills(models, start):
         assert f"over {len(table)} equal dies" in text and all(f"\n  {t['die']} " in text for t in table) and "can be served" in text
 
 
+def test_bench_decodes_every_number_of_sequences_at_every_depth(models):
+    bench = f"{CLI} bench --model {models['tiny']} --threads 1 --repeat 1"
+    for memory in ("", "--no-mmap"):
+        r = sh(f"{bench} {memory} --prefill 3,0,40 --decode 2 --depth 5,0 --sequences 1,3,2 --json")
+        assert r.returncode == 0, r
+        out = json.loads(r.stdout)
+        assert [p["tokens"] for p in out["prefill"]] == [3, 40]
+        assert [(d["depth"], d["sequences"]) for d in out["decode"]] == [(5, 1), (5, 3), (5, 2), (0, 1), (0, 3), (0, 2)]
+        assert all(x["tokens_per_second"] > 0 for x in out["prefill"] + out["decode"])
+    text = sh(f"{bench} --prefill 0 --decode 2 --sequences 1,4").stdout.splitlines()
+    assert len(text) == 2 and text[0].endswith("tok/s") and text[1].endswith("tok/s of 4 sequences together"), text
+    for wrong in ("0", "65", "1,x"):
+        r = sh(f"{bench} --sequences {wrong}")
+        assert r.returncode == 64 and "from 1 to 64" in r.stderr, r
+
+
 @pytest.mark.parametrize(
     "flags,status,says",
     [
