@@ -119,6 +119,17 @@ static int add_bias(const struct pn_step *s, float *y, const struct fo_tensor *b
     return bias->data ? fo_add(s->stream, y, bias->data, s->n_rows, bias->ne[0], true, y, e) : FO_OK;
 }
 
+/* x += w . in + bias */
+static int add_product(const struct pn_step *s, const struct fo_tensor *w, const struct fo_tensor *bias, const float *in, struct fo_err *e) {
+    const struct pn_buffers *b = &s->buf;
+    if (!bias->data)
+        return fo_matmul_fused(s->stream, &(struct fo_fused){ .add_to = b->x }, &w, 1, in, s->n_rows, &b->h, e);
+    if (fo_matmul(s->stream, w, in, s->n_rows, b->h, e) || add_bias(s, b->h, bias, e) ||
+        fo_add(s->stream, b->x, b->h, s->n_rows, s->h->n_embd, false, b->x, e))
+        return e->code;
+    return FO_OK;
+}
+
 /* x += Attention(RMSNorm(x)): rotates q and k, appends k and v to the sequences' pages. */
 static int attn_forward(const struct pn_step *s, const struct pn_attn *w, const struct fo_rope *rope, int layer, struct fo_err *e) {
     const struct pn_hparams *h = s->h;
@@ -131,15 +142,13 @@ static int attn_forward(const struct pn_step *s, const struct pn_attn *w, const 
     int64_t n_kv = (int64_t)h->n_head_kv * h->head_dim, rows[] = { (int64_t)h->n_head * h->head_dim, n_kv, n_kv };
 
     if (w->qkv.data) split_rows(&w->qkv, rows, 3, part);
-    if (fo_rms_norm(s->stream, b->x, w->norm.data, n, h->n_embd, h->rms_eps, b->h, e) ||
-        fo_matmul_many(s->stream, qkv, 3, b->h, n, out, e) ||
+    if (fo_matmul_fused(s->stream, &(struct fo_fused){ .norm = w->norm.data, .eps = h->rms_eps, .work = b->h }, qkv, 3, b->x, n, out, e) ||
         add_bias(s, b->q, &w->q_bias, e) || add_bias(s, b->k, &w->k_bias, e) || add_bias(s, b->v, &w->v_bias, e) ||
         norm_heads(s, b->q, &w->q_norm, h->n_head, e) || norm_heads(s, b->k, &w->k_norm, h->n_head_kv, e) ||
         fo_rope(s->stream, rope, b->q, s->pos, n, (int)h->n_head, e) || fo_rope(s->stream, rope, b->k, s->pos, n, (int)h->n_head_kv, e) ||
         fo_kv_store(s->stream, s->kv, b->k, b->v, &s->batch, kept, e) ||
         fo_attend(s->stream, s->kv, b->q, &s->batch, kept, b->att, e) ||
-        fo_matmul(s->stream, &w->o, b->att, n, b->h, e) || add_bias(s, b->h, &w->o_bias, e) ||
-        fo_add(s->stream, b->x, b->h, n, h->n_embd, false, b->x, e))
+        add_product(s, &w->o, &w->o_bias, b->att, e))
         return fo_wrap(e, "layer %d, attention", layer);
     return FO_OK;
 }
@@ -154,12 +163,11 @@ static int ffn_forward(const struct pn_step *s, const struct pn_ffn *w, struct f
     int n = s->n_rows;
 
     if (w->gate_up.data) split_rows(&w->gate_up, (const int64_t[]){ h->n_ff, h->n_ff }, 2, part);
-    if (fo_rms_norm(s->stream, b->x, w->norm.data, n, h->n_embd, h->rms_eps, b->h, e) ||
-        fo_matmul_many(s->stream, gate_up, 2, b->h, n, out, e) ||
-        add_bias(s, b->gate, &w->gate_bias, e) || add_bias(s, b->up, &w->up_bias, e) ||
-        fo_silu_mul(s->stream, b->gate, b->up, n, h->n_ff, b->gate, e) ||
-        fo_matmul(s->stream, &w->down, b->gate, n, b->h, e) || add_bias(s, b->h, &w->down_bias, e) ||
-        fo_add(s->stream, b->x, b->h, n, h->n_embd, false, b->x, e))
+    struct fo_fused f = { .norm = w->norm.data, .eps = h->rms_eps, .work = b->h, .gated = !w->gate_bias.data && !w->up_bias.data };
+    if (fo_matmul_fused(s->stream, &f, gate_up, 2, b->x, n, out, e) ||
+        (!f.gated && (add_bias(s, b->gate, &w->gate_bias, e) || add_bias(s, b->up, &w->up_bias, e) ||
+                      fo_silu_mul(s->stream, b->gate, b->up, n, h->n_ff, b->gate, e))) ||
+        add_product(s, &w->down, &w->down_bias, b->gate, e))
         return fo_wrap(e, "feed-forward");
     return FO_OK;
 }

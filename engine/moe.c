@@ -98,8 +98,8 @@ int pn_moe_forward(const struct pn_step *s, const struct pn_moe *w, struct fo_er
         int n = rows_of(s, i);
         if (n == 0) continue;
         if (fo_get_rows(s->stream, &input, s->routes.row, n, b->expert_in, e) ||
-            fo_matmul_many(s->stream, (const struct fo_tensor *const[]){ &gate, &up }, 2, b->expert_in, n, (float *const[]){ b->gate, b->up }, e) ||
-            fo_silu_mul(s->stream, b->gate, b->up, n, h->n_ff, b->gate, e) ||
+            fo_matmul_fused(s->stream, &(struct fo_fused){ .gated = true }, (const struct fo_tensor *const[]){ &gate, &up }, 2, b->expert_in, n,
+                            (float *const[]){ b->gate, b->up }, e) ||
             fo_matmul(s->stream, &down, b->gate, n, b->expert_out, e) ||
             fo_add_rows(s->stream, b->expert_out, s->routes.row, s->routes.scale, n, h->n_embd, b->x, s->n_rows, e))
             return fo_wrap(e, "expert %u", i);

@@ -11,6 +11,7 @@ struct fo_tensor;
 struct fo_device;
 struct fo_stream;
 struct fo_rope;
+struct fo_fused;
 struct fo_kv_geom;
 struct fo_attn_batch;
 
@@ -67,6 +68,9 @@ struct fo_device {
     int (*get_rows)(struct fo_stream *s, const struct fo_tensor *table, const int32_t *ids, int n, float *out, struct fo_err *e);
     int (*matmul_many)(struct fo_stream *s, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y,
                        struct fo_err *e); /* fo_matmul is this with one matrix */
+    /* NULL: ops.c puts it together from the others. */
+    int (*matmul_fused)(struct fo_stream *s, const struct fo_fused *f, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y,
+                        struct fo_err *e);
     int (*rms_norm)(struct fo_stream *s, const float *x, const float *weight, int n, int64_t k, float eps, float *out, struct fo_err *e);
     int (*add)(struct fo_stream *s, const float *a, const float *b, int n, int64_t k, bool broadcast_b, float *out, struct fo_err *e);
     int (*add_rows)(struct fo_stream *s, const float *a, const int32_t *row, const float *scale, int n, int64_t k, float *out, int n_out,

@@ -46,7 +46,7 @@ int fo_get_rows(struct fo_stream *s, const struct fo_tensor *table, const int32_
     return s->dev->get_rows(s, table, ids, n, out, e);
 }
 
-int fo_matmul_many(struct fo_stream *s, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y, struct fo_err *e) {
+static int check_matmul(const struct fo_stream *s, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y, struct fo_err *e) {
     if (!w || n_w <= 0 || !y) return missing("matmul", e);
     int64_t rows = 0;
     for (int i = 0; i < n_w; i++) {
@@ -60,9 +60,28 @@ int fo_matmul_many(struct fo_stream *s, const struct fo_tensor *const *w, int n_
         rows += w[i]->ne[1];
         if (rows > MAX_DIM) return fo_fail(e, FO_EINTERNAL, "matmul: %lld rows of weights in one call", (long long)rows);
     }
-    if (n == 0) return FO_OK;
-    if (!x) return missing("matmul", e);
-    return s->dev->matmul_many(s, w, n_w, x, n, y, e);
+    return n && !x ? missing("matmul", e) : FO_OK;
+}
+
+int fo_matmul_many(struct fo_stream *s, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y, struct fo_err *e) {
+    int rc = check_matmul(s, w, n_w, x, n, y, e);
+    return rc || n == 0 ? rc : s->dev->matmul_many(s, w, n_w, x, n, y, e);
+}
+
+int fo_matmul_fused(struct fo_stream *s, const struct fo_fused *f, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y,
+                    struct fo_err *e) {
+    int rc = check_matmul(s, w, n_w, x, n, y, e);
+    if (rc || n == 0) return rc;
+    if (f->norm && !f->work) return missing("matmul", e);
+    if ((f->gated && (n_w != 2 || w[0]->ne[1] != w[1]->ne[1])) || (f->add_to && n_w != 1))
+        return fo_fail(e, FO_EINTERNAL, "matmul: %d matrices do not make a %s", n_w, f->gated ? "gate" : "sum");
+    if (s->dev->matmul_fused) return s->dev->matmul_fused(s, f, w, n_w, x, n, y, e);
+    int64_t rows = w[0]->ne[1];
+    if (f->norm && fo_rms_norm(s, x, f->norm, n, w[0]->ne[0], f->eps, f->work, e)) return e->code;
+    if (fo_matmul_many(s, w, n_w, f->norm ? f->work : x, n, y, e) || (f->gated && fo_silu_mul(s, y[0], y[1], n, rows, y[0], e)) ||
+        (f->add_to && fo_add(s, f->add_to, y[0], n, rows, false, f->add_to, e)))
+        return e->code;
+    return FO_OK;
 }
 
 int fo_matmul(struct fo_stream *s, const struct fo_tensor *w, const float *x, int n, float *y, struct fo_err *e) {

@@ -20,6 +20,18 @@ int fo_matmul(struct fo_stream *s, const struct fo_tensor *w, const float *x, in
 /* Several matrices that share their input (q,k,v; gate,up): y[i] = x . w[i]; the activations are converted once per act type. */
 int fo_matmul_many(struct fo_stream *s, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y, struct fo_err *e);
 
+/* What may be done on the way into matrices and out of them, without a pass over memory of its own. The results are the same, bit for bit, as of the
+ * ops that it stands for, which serve where a device has no slot for it. */
+struct fo_fused {
+    const float *norm; /* [k]: the input is rms_norm(x, norm, eps); NULL = x itself */
+    float eps;
+    float *work;   /* [n][k], with norm: what is left in it is not said */
+    bool gated;    /* of two matrices of one shape: y[0] = silu_mul(y[0], y[1]); y[1] is then scratch */
+    float *add_to; /* [n][rows] or NULL: of one matrix: add_to += y[0], which is then scratch; may be x */
+};
+int fo_matmul_fused(struct fo_stream *s, const struct fo_fused *f, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y,
+                    struct fo_err *e);
+
 /* out = x / sqrt(mean(x^2) + eps) * weight, over rows of k. out may be x. */
 int fo_rms_norm(struct fo_stream *s, const float *x, const float *weight, int n, int64_t k, float eps, float *out, struct fo_err *e);
 

@@ -1,9 +1,11 @@
 /* The cpu device: splits each op into units for the pool and calls the kernel table on ranges of them. Weights stay in the mapped file
  * (weights_in_place); memory comes from mmap, zeroed and untouched, so that a reserved KV pool costs nothing until it is used.
  *
- * matmul      1. the activations are converted, row by row, to what the weights' dots want (struct fo_act in the stream's scratch);
+ * matmul      1. the activations are converted (and normalised before, if asked), row by row, to what the weights' dots want (struct fo_act
+ *                in the stream's scratch);
  *             2. the rows of all matrices of the call form one range [0, rows), which the threads share in contiguous parts; a batch
  *             goes through the type's gemm where there is one, which gives the same bits as its dot.
+ *             What follows rows of the result, a gate or a sum, their thread does at once.
  *             A weight type without a dot, and every type on an exact device, is dequantised row by row into the thread's own line
  *             of scratch and goes through the f32 dot.
  * attention   is in attend.c.
@@ -158,27 +160,38 @@ static int cpu_sync(struct fo_stream *s, struct fo_err *e) {
 
 /* --- matmul -------------------------------------------------------------------------------------------------------------------- */
 
+/* Rows of activations for the dots: normalised first where f says so. In type FO_F32 that is all, and goes to f->work. */
 struct quant_job {
-    const struct fo_cpu_kernels *kern;
+    const struct cpu *cpu;
+    struct cpu_stream *s;
+    const struct fo_fused *f;
     const float *x;
     struct fo_act act;
 };
 
 static void quant_part(void *arg, int lo, int hi, int thread) {
-    (void)thread;
     const struct quant_job *j = arg;
+    const struct fo_cpu_kernels *kern = &j->cpu->kern;
+    float *line = j->s->line + (int64_t)thread * j->s->base.max_k;
     for (int i = lo; i < hi; i++) {
         const float *x = j->x + (int64_t)i * j->act.k;
+        if (j->f->norm) {
+            float *out = j->act.type == FO_F32 ? j->f->work + (int64_t)i * j->act.k : line;
+            kern->rms_norm(x, j->f->norm, j->act.k, j->f->eps, out);
+            x = out;
+        }
+        if (j->act.type == FO_F32) continue;
         if (j->act.type == FO_Q8_0)
-            j->kern->quant_q8_0(x, j->act.k, fo_act_q8_0(&j->act, i));
+            kern->quant_q8_0(x, j->act.k, fo_act_q8_0(&j->act, i));
         else
-            j->kern->quant_q8_k(x, j->act.k, fo_act_q8_k(&j->act, i));
+            kern->quant_q8_k(x, j->act.k, fo_act_q8_k(&j->act, i));
     }
 }
 
 struct matmul_job {
     const struct cpu *cpu;
     struct cpu_stream *s;
+    const struct fo_fused *f;
     const struct fo_tensor *const *w;
     float *const *y;
     int n_w, n;
@@ -217,9 +230,26 @@ static void matmul_rows(const struct matmul_job *j, const struct fo_tensor *w, f
     }
 }
 
-/* Units are the rows of all matrices whose activations are of this job's type, one matrix after the other. */
+/* Rows [lo, hi) of what follows the matrices: they are still in the cache of the thread that computed them. */
+static void finish_rows(const struct matmul_job *j, int64_t lo, int64_t hi) {
+    const struct fo_cpu_kernels *kern = &j->cpu->kern;
+    int64_t stride = j->w[0]->ne[1];
+    for (int64_t t = 0; t < j->n; t++) {
+        float *y = j->y[0] + t * stride + lo;
+        if (j->f->gated) kern->silu_mul(y, j->y[1] + t * stride + lo, hi - lo, y);
+        if (j->f->add_to) kern->add(j->f->add_to + t * stride + lo, y, hi - lo, j->f->add_to + t * stride + lo);
+    }
+}
+
+/* Units are the rows of all matrices whose activations are of this job's type, one matrix after the other; of gated ones, the rows of both
+ * together. */
 static void matmul_part(void *arg, int lo, int hi, int thread) {
     const struct matmul_job *j = arg;
+    if (j->f->gated || j->f->add_to) {
+        for (int i = 0; i < j->n_w; i++) matmul_rows(j, j->w[i], j->y[i], lo, hi, thread);
+        finish_rows(j, lo, hi);
+        return;
+    }
     int64_t first = 0;
     for (int i = 0; i < j->n_w; i++) {
         const struct fo_tensor *w = j->w[i];
@@ -230,31 +260,42 @@ static void matmul_part(void *arg, int lo, int hi, int thread) {
     }
 }
 
-static int cpu_matmul_many(struct fo_stream *s, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y,
-                           struct fo_err *e) {
-    (void)e;
+/* One conversion and one pass over all matrices that take it. */
+static void matmul_of(struct cpu_stream *cs, const struct fo_fused *f, enum fo_dtype kind, const struct fo_tensor *const *w, int n_w, const float *x, int n,
+                      float *const *y) {
+    struct cpu *c = cpu_of(&cs->base);
+    uint64_t bytes = 0;
+    int units = 0;
+    for (int j = 0; j < n_w; j++) {
+        if (act_type(c, w[j]->type) != kind) continue;
+        units += (int)w[j]->ne[1];
+        bytes += fo_tensor_bytes(w[j]);
+    }
+    if (!units) return;
+    int64_t k = w[0]->ne[0];
+    struct fo_act act = { .type = kind, .k = k, .x = f->norm ? f->work : x, .rows = cs->act, .row_bytes = fo_act_row_bytes(kind, k) };
+    if (kind != FO_F32 || f->norm) {
+        struct quant_job q = { .cpu = c, .s = cs, .f = f, .x = x, .act = act };
+        run(c, quant_part, &q, n, (uint64_t)n * (uint64_t)k * sizeof(float));
+    }
+    struct matmul_job job = { .cpu = c, .s = cs, .f = f, .w = w, .y = y, .n_w = n_w, .n = n, .act = act };
+    run(c, matmul_part, &job, f->gated ? units / 2 : units, bytes * (uint64_t)n);
+}
+
+static int cpu_matmul_fused(struct fo_stream *s, const struct fo_fused *f, const struct fo_tensor *const *w, int n_w, const float *x, int n,
+                            float *const *y, struct fo_err *e) {
     static const enum fo_dtype kinds[] = { FO_F32, FO_Q8_0, FO_Q8_K };
     struct cpu *c = cpu_of(s);
-    struct cpu_stream *cs = (struct cpu_stream *)s;
-    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
-        uint64_t bytes = 0;
-        int units = 0;
-        for (int j = 0; j < n_w; j++) {
-            if (act_type(c, w[j]->type) != kinds[i]) continue;
-            units += (int)w[j]->ne[1];
-            bytes += fo_tensor_bytes(w[j]);
-        }
-        if (!units) continue;
-        int64_t k = w[0]->ne[0];
-        struct fo_act act = { .type = kinds[i], .k = k, .x = x, .rows = cs->act, .row_bytes = fo_act_row_bytes(kinds[i], k) };
-        if (kinds[i] != FO_F32) {
-            struct quant_job q = { .kern = &c->kern, .x = x, .act = act };
-            run(c, quant_part, &q, n, (uint64_t)n * (uint64_t)k * sizeof(float));
-        }
-        struct matmul_job job = { .cpu = c, .s = cs, .w = w, .y = y, .n_w = n_w, .n = n, .act = act };
-        run(c, matmul_part, &job, units, bytes * (uint64_t)n);
-    }
-    return FO_OK;
+    struct fo_fused now = *f;
+    bool apart = f->gated && act_type(c, w[0]->type) != act_type(c, w[1]->type); /* two conversions: the gate has to wait for both */
+    if (apart) now.gated = false;
+    for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; i++) matmul_of((struct cpu_stream *)s, &now, kinds[i], w, n_w, x, n, y);
+    return apart ? s->dev->silu_mul(s, y[0], y[1], n, w[0]->ne[1], y[0], e) : FO_OK;
+}
+
+static int cpu_matmul_many(struct fo_stream *s, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y,
+                           struct fo_err *e) {
+    return cpu_matmul_fused(s, &(struct fo_fused){ 0 }, w, n_w, x, n, y, e);
 }
 
 /* --- rows ---------------------------------------------------------------------------------------------------------------------- */
@@ -430,6 +471,7 @@ int fo_cpu_open(const char *address, const struct fo_device_opts *opts, struct f
         .sync = cpu_sync,
         .get_rows = cpu_get_rows,
         .matmul_many = cpu_matmul_many,
+        .matmul_fused = cpu_matmul_fused,
         .rms_norm = cpu_rms_norm,
         .add = cpu_add,
         .add_rows = cpu_add_rows,

@@ -209,6 +209,59 @@ static void multiplies_several_matrices_of_mixed_types_at_once(void **state) {
     }
 }
 
+/* On a device with a slot for them, and on one whose ops are put together. Every pair of neighbouring types: converted alike, and not. */
+static void fused_forms_give_the_bits_of_what_they_stand_for(void **state) {
+    (void)state;
+    fo_rng_seed(&rng, 33);
+    enum { K = 512, ROWS = 37, MOST = 24 };
+    static const int batches[] = { 1, 3, 7, MOST };
+    for (int exact = 0; exact < 2; exact++)
+        for (int i = 0; i < N_TYPES; i++) {
+            struct bench b = open_bench(exact, 2);
+            assert_non_null(b.dev->matmul_fused);
+            struct fo_err e;
+            struct fo_tensor t[2];
+            const struct fo_tensor *w[2] = { &t[0], &t[1] };
+            for (int j = 0; j < 2; j++) t[j] = fo_tensor_2d(types[(i + j) % N_TYPES], K, ROWS, random_weights(types[(i + j) % N_TYPES], K, ROWS));
+            float *x = random_floats(MOST * K, -1, 1), *norm = random_floats(K, 0, 2), *before = random_floats(MOST * ROWS, -1, 1), *work = malloc(MOST * K * sizeof *work);
+            for (size_t j = 0; j < sizeof batches / sizeof *batches; j++) {
+                int n = batches[j];
+                float *h = malloc(MOST * K * sizeof *h), *plain[2], *fused[2], *sum = malloc(MOST * ROWS * sizeof *sum), *sum2 = malloc(MOST * ROWS * sizeof *sum2);
+                for (int l = 0; l < 2; l++) plain[l] = malloc(MOST * ROWS * sizeof **plain), fused[l] = malloc(MOST * ROWS * sizeof **fused);
+                size_t bytes = (size_t)n * ROWS * sizeof(float);
+                memcpy(sum, before, bytes), memcpy(sum2, before, bytes);
+                /* two matrices behind a norm; then gated; then a sum */
+                assert_int_equal(fo_rms_norm(b.s, x, norm, n, K, 1e-5f, h, &e), FO_OK);
+                assert_int_equal(fo_matmul_many(b.s, w, 2, h, n, plain, &e), FO_OK);
+                for (int put_together = 0; put_together < 2; put_together++) {
+                    int (*slot)(struct fo_stream *, const struct fo_fused *, const struct fo_tensor *const *, int, const float *, int, float *const *,
+                                struct fo_err *) = b.dev->matmul_fused;
+                    if (put_together) b.dev->matmul_fused = NULL;
+                    struct fo_fused f = { .norm = norm, .eps = 1e-5f, .work = work };
+                    assert_int_equal(fo_matmul_fused(b.s, &f, w, 2, x, n, fused, &e), FO_OK);
+                    for (int l = 0; l < 2; l++) assert_memory_equal(plain[l], fused[l], bytes);
+
+                    float gated[MOST * ROWS];
+                    assert_int_equal(fo_silu_mul(b.s, plain[0], plain[1], n, ROWS, gated, &e), FO_OK);
+                    f.gated = true;
+                    assert_int_equal(fo_matmul_fused(b.s, &f, w, 2, x, n, fused, &e), FO_OK);
+                    assert_memory_equal(gated, fused[0], bytes);
+
+                    f = (struct fo_fused){ .add_to = sum };
+                    assert_int_equal(fo_matmul_fused(b.s, &f, w, 1, h, n, fused, &e), FO_OK);
+                    memcpy(sum2, before, bytes);
+                    assert_int_equal(fo_add(b.s, sum2, plain[0], n, ROWS, false, sum2, &e), FO_OK);
+                    assert_memory_equal(sum, sum2, bytes);
+                    memcpy(sum, before, bytes);
+                    b.dev->matmul_fused = slot;
+                }
+                free(h), free(sum), free(sum2), free(plain[0]), free(plain[1]), free(fused[0]), free(fused[1]);
+            }
+            free(x), free(norm), free(before), free(work), free(t[0].data), free(t[1].data);
+            close_bench(b);
+        }
+}
+
 static void lives_through_nan_and_infinity(void **state) {
     (void)state;
     fo_rng_seed(&rng, 4);
@@ -575,6 +628,11 @@ static void refuses_wrong_shapes(void **state) {
     assert_non_null(strstr(e.msg, "96"));
     REFUSED(fo_matmul_many(b.s, both, 0, x, 1, ys, &e));
     REFUSED(fo_matmul_many(b.s, NULL, 1, x, 1, ys, &e));
+    const struct fo_tensor v = fo_tensor_2d(FO_Q8_0, 64, 3, weights), *uneven[2] = { &t, &v };
+    REFUSED(fo_matmul_fused(b.s, &(struct fo_fused){ .gated = true }, uneven, 2, x, 1, ys, &e)); /* 4 rows and 3 */
+    REFUSED(fo_matmul_fused(b.s, &(struct fo_fused){ .gated = true }, uneven, 1, x, 1, ys, &e));
+    REFUSED(fo_matmul_fused(b.s, &(struct fo_fused){ .add_to = y }, uneven, 2, x, 1, ys, &e));
+    REFUSED(fo_matmul_fused(b.s, &(struct fo_fused){ .norm = x }, uneven, 1, x, 1, ys, &e)); /* nowhere to normalise */
     bad.ne[0] = 65;
     REFUSED(fo_matmul(b.s, &bad, x, 1, y, &e)); /* no multiple of the block */
     bad.ne[0] = MAX_K + 32;
@@ -677,6 +735,7 @@ int main(void) {
         cmocka_unit_test(multiplies_as_double_arithmetic_does),
         cmocka_unit_test(gives_the_same_bits_alone_batched_and_threaded),
         cmocka_unit_test(multiplies_several_matrices_of_mixed_types_at_once),
+        cmocka_unit_test(fused_forms_give_the_bits_of_what_they_stand_for),
         cmocka_unit_test(lives_through_nan_and_infinity),
         cmocka_unit_test(looks_up_rows_of_every_type),
         cmocka_unit_test(normalises_adds_and_gates),
