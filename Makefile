@@ -152,6 +152,11 @@ test: $(TESTS) $(REPLAYS) $(TOOLS) $(B)/pantheon-$(BACKEND) $(B)/pantheond
 	$(Q)B=$(B) FUZZ_SEEDS='$(foreach f,$(patsubst $(B)/tests/fuzz/fuzz_%,%,$(FUZZERS)),$(f)=$(SEEDS.$(f)))' tests/run $(TESTS) $(REPLAYS)
 bench: $(BENCHES)
 	$(Q)for b in $(BENCHES); do $$b || exit 1; done
+# This build against llama.cpp and ik_llama.cpp on this machine, in alternation: hours, with nothing else running. PEERS=DIR keeps what is fetched,
+# built and made; PEER_IK=CHECKOUT; BENCH_MODEL_TOOL=FILE; PEERS_ARGS='--rows PATTERN --rounds N --json FILE ...' (--help).
+bench-peers: $(B)/pantheon-$(BACKEND) $(B)/tests/bench/bench_host
+	$(Q)$(foreach v,PEERS PEER_IK BENCH_MODEL_TOOL,$(if $($(v)),$(v)='$(abspath $($(v)))')) $(PYTHON) tests/bench/peers $(B) $(PEERS_ARGS)
+check-peers: ; $(Q)$(PYTHON) tests/bench/test_peers.py
 # Each fuzzer for FUZZ_SECONDS (default 60), from the test cases as seeds; what it finds new is kept in build/fuzz/corpus.
 SEEDS.facts    := tests/cases/plan
 SEEDS.gguf     := tests/data/gguf
@@ -216,7 +221,7 @@ check-deps:
 check: check-deps
 	$(Q)$(MAKE) --no-print-directory all
 	$(Q)scripts/get-model.sh
-	$(Q)for t in test lint check-docs check-embed check-goldens e2e; do $(MAKE) --no-print-directory $$t || exit 1; done # one by one: some measure time
+	$(Q)for t in test lint check-docs check-embed check-peers check-goldens e2e; do $(MAKE) --no-print-directory $$t || exit 1; done # one by one: some measure time
 install: all
 	install -Dm755 $(B)/pantheon-$(BACKEND) $(DESTDIR)$(bindir)/pantheon-$(BACKEND)
 	ln -sfn pantheon-$(BACKEND) $(DESTDIR)$(bindir)/pantheon
@@ -238,11 +243,12 @@ help:
 	@echo 'make check-vocabs  real vocabularies against llama.cpp'"'"'s test texts (fetches 77 MB once; VOCABS=DIR)'
 	@echo 'make check-arm     cross-compiles for 64-bit Arm and tests that build under an emulator (Debian; QUICK=1: the most important)'
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
+	@echo 'make bench-peers   against llama.cpp and ik_llama.cpp, in alternation (PEERS=DIR PEER_IK=DIR PEERS_ARGS="--rows PATTERN --help")'
 	@echo 'make lint bench fuzz soak install clean   (soak: many clients for ten minutes; fuzz: each fuzzer for FUZZ_SECONDS=60)'
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond pantheon-reconcile libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-boot e2e soak check-deps check deps demo install help clean FORCE
+.PHONY: all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-boot e2e soak check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -21,17 +21,22 @@ SHA256 = "832db0699007f1be95a7e41ef12e88926b02ba836461e36a36372db2760c1a2e"
 SECONDS = 300
 
 
+def sdist(work):
+    """The source package, fetched into `work`. It cannot be had without pip asking it for its metadata, which takes a build backend: seconds,
+    but not nothing."""
+    wanted = os.path.join(work, "wanted.txt")
+    with open(wanted, "w") as f:
+        f.write(PACKAGE % SHA256)
+    subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:",
+                    "--dest", work, "--requirement", wanted], check=True, timeout=SECONDS)
+    return next(os.path.join(work, n) for n in os.listdir(work) if n.endswith(".tar.gz"))
+
+
 def fetch(folder):
-    """A source package cannot be had without pip asking it for its metadata, which takes a build backend: seconds, but not nothing."""
     with tempfile.TemporaryDirectory() as work:
-        wanted = os.path.join(work, "wanted.txt")
-        with open(wanted, "w") as f:
-            f.write(PACKAGE % SHA256)
-        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--disable-pip-version-check", "--no-deps", "--no-binary", ":all:",
-                        "--dest", work, "--requirement", wanted], check=True, timeout=SECONDS)
         part = folder + ".part"
         os.makedirs(part, exist_ok=True)
-        with tarfile.open(next(os.path.join(work, n) for n in os.listdir(work) if n.endswith(".tar.gz"))) as tar:
+        with tarfile.open(sdist(work)) as tar:
             for member in tar:
                 name = os.path.basename(member.name)
                 if member.isfile() and "/vendor/llama.cpp/models/ggml-vocab-" in member.name:
@@ -62,4 +67,5 @@ def main():
     sys.exit(1 if failed or not passed else 0)
 
 
-main()
+if __name__ == "__main__":
+    main()
