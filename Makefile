@@ -185,7 +185,7 @@ check-embed: $(B)/libpantheon.a
 # Every case of the reference data whose types and families this build has: what needs C (quants, streams of tokens; of the committed data it
 # is in `test`), then all that the command line can show.
 GOLDENS      ?= tests/data/goldens
-GOLDEN_TESTS := $(addprefix $(B)/tests/,foundry/test_tok_golden engine/test_llama)
+GOLDEN_TESTS := $(addprefix $(B)/tests/,foundry/test_tok_golden engine/test_llama engine/test_drift)
 check-goldens: $(GOLDEN_TESTS) $(B)/tests/foundry/test_quant $(B)/pantheon-$(BACKEND)
 	$(Q)[ -d '$(GOLDENS)/models' ] || { echo 'check-goldens: GOLDENS=DIR, the folder with models/, quants/, tokenizers/ and templates/'; exit 2; }
 	$(Q)[ '$(GOLDENS)' = tests/data/goldens ] || GOLDENS='$(abspath $(GOLDENS))' tests/run $(GOLDEN_TESTS)

@@ -28,7 +28,7 @@ struct pd_cli_list {
 struct pd_cli_args {
     struct pd_cli_model models[PD_CLI_MAX_MODELS + 1]; /* [0] holds what stands before the first --model */
     int n_models;                                      /* of --model; model i is models[i + 1] */
-    const char *prompt, *system, *out, *input, *settings, *tokens, *template_file, *host, *log, *isa, *file;
+    const char *prompt, *system, *out, *input, *settings, *tokens, *template_file, *host, *log, *isa, *file, *device, *against;
     bool chat, raw, exact, no_bos, no_special, json, no_mmap, ignore_eos, has_temperature, has_seed, force;
     int64_t max_tokens, port, threads, repeat, top_k, window;
     double temperature, top_p, min_p, repeat_penalty;
@@ -39,7 +39,7 @@ struct pd_cli_args {
 };
 
 /* Exit statuses, as sysexits.h and the design have them. */
-enum { PD_EXIT_OK = 0, PD_EXIT_FAILURE = 1, PD_EXIT_USAGE = 64, PD_EXIT_INTERRUPTED = 130 };
+enum { PD_EXIT_OK = 0, PD_EXIT_FAILURE = 1, PD_EXIT_DIFFERS = 2, PD_EXIT_USAGE = 64, PD_EXIT_INTERRUPTED = 130 };
 
 /* One subcommand each; return the exit status. */
 int pd_cli_run(const struct pd_cli_args *a);
@@ -52,6 +52,7 @@ int pd_cli_detokenize(const struct pd_cli_args *a);
 int pd_cli_template(const struct pd_cli_args *a);
 int pd_cli_quantize(const struct pd_cli_args *a);
 int pd_cli_perplexity(const struct pd_cli_args *a);
+int pd_cli_drift(const struct pd_cli_args *a);
 
 /* "TYPE is one of ...": the rest of `pantheon quantize --help`. */
 void pd_cli_list_types(FILE *to);
@@ -67,6 +68,9 @@ const char *pd_cli_model_path(const struct pd_cli_args *a);
 
 /* Opens the cpu device as --threads, --isa and --exact say. */
 int pd_cli_open_device(const struct pd_cli_args *a, struct fo_device **ret, struct fo_err *e);
+
+/* "1,2,3" as token ids, [*ret_n] on the heap; NULL after a message. */
+int32_t *pd_cli_token_ids(const char *list, size_t *ret_n);
 
 /* A progress note on stderr, when that is a terminal; the next one, or NULL, erases it. */
 void pd_cli_progress(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

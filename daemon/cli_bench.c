@@ -165,7 +165,7 @@ out:
 }
 
 /* "1,2,3" to ids; NULL after a message. */
-static int32_t *parse_tokens(const char *s, size_t *ret_n) {
+int32_t *pd_cli_token_ids(const char *s, size_t *ret_n) {
     size_t n = 1;
     for (const char *p = s; *p; p++) n += *p == ',';
     int32_t *ids = calloc(n, sizeof *ids);
@@ -198,7 +198,7 @@ int pd_cli_logits(const struct pd_cli_args *a) {
         return PD_EXIT_USAGE;
     }
     size_t n;
-    int32_t *ids = parse_tokens(a->tokens, &n);
+    int32_t *ids = pd_cli_token_ids(a->tokens, &n);
     if (!ids) return PD_EXIT_USAGE;
     struct fo_err e;
     struct fo_device *dev = NULL;

@@ -14,7 +14,7 @@
 
 enum {
     RUN = 1, SERVE = 2, INSPECT = 4, BENCH = 8, LOGITS = 16, TOKENIZE = 32, DETOKENIZE = 64, TEMPLATE = 128, QUANTIZE = 256,
-    PERPLEXITY = 512
+    PERPLEXITY = 512, DRIFT = 1024
 };
 
 static const struct command {
@@ -36,6 +36,7 @@ static const struct command {
       "the exact text a conversation becomes, or exit 1 with the template's error", 0, NULL },
     { "quantize", QUANTIZE, pd_cli_quantize, "IN OUT TYPE", "write a model in another type: F32, F16, Q8_0, Q4_K_M, ...", 3, pd_cli_list_types },
     { "perplexity", PERPLEXITY, pd_cli_perplexity, "--model M --file TEXT", "how well a model predicts a text: lower is better", 0, NULL },
+    { "drift", DRIFT, pd_cli_drift, "--model M [--device D] [--against exact|D]", "run two devices side by side and name the first op whose results differ by more than they may (exit 2)", 1, NULL },
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
@@ -54,7 +55,7 @@ static const struct option_row {
     double min, max;
     const char *arg, *help;
 } rows[] = {
-    { "model", 'm', MODEL_PATH, IN_MODEL(path), -1, RUN | SERVE | INSPECT | BENCH | LOGITS | TOKENIZE | DETOKENIZE | TEMPLATE | PERPLEXITY, 0, 0, "FILE|DIR", "the model: a GGUF file (of a sharded one any shard), or a directory with safetensors" },
+    { "model", 'm', MODEL_PATH, IN_MODEL(path), -1, RUN | SERVE | INSPECT | BENCH | LOGITS | TOKENIZE | DETOKENIZE | TEMPLATE | PERPLEXITY | DRIFT, 0, 0, "FILE|DIR", "the model: a GGUF file (of a sharded one any shard), or a directory with safetensors" },
     { "prompt", 'P', STR, AT(prompt), -1, RUN, 0, 0, "TEXT", "what to answer, through the model's chat template" },
     { "chat", 0, FLAG, AT(chat), -1, RUN, 0, 0, NULL, "talk with the model; Ctrl-C stops an answer, Ctrl-D ends" },
     { "system", 0, STR, AT(system), -1, RUN, 0, 0, "TEXT", "system message in front of the conversation" },
@@ -68,7 +69,7 @@ static const struct option_row {
     { "seed", 0, U64, AT(seed), HAS(has_seed), RUN, 0, 0, "N", "same seed, same text (default: a fresh one)" },
     { "ignore-eos", 0, FLAG, AT(ignore_eos), -1, RUN, 0, 0, NULL, "go on past the end token, up to --max-tokens" },
     { "name", 0, MODEL_STR, IN_MODEL(name), -1, SERVE, 0, 0, "N", "id that clients send as `model` (default: the file's name)" },
-    { "ctx-cap", 'c', MODEL_INT, IN_MODEL(ctx_cap), -1, RUN | SERVE | INSPECT | BENCH | LOGITS, 1, 1 << 24, "N", "most tokens a session may hold (default: min(8192, trained))" },
+    { "ctx-cap", 'c', MODEL_INT, IN_MODEL(ctx_cap), -1, RUN | SERVE | INSPECT | BENCH | LOGITS | DRIFT, 1, 1 << 24, "N", "most tokens a session may hold (default: min(8192, trained))" },
     { "max-sessions", 0, MODEL_INT, IN_MODEL(max_sessions), -1, SERVE | INSPECT, 1, 1024, "N", "sessions that may hold KV at once (default 4)" },
     { "max-concurrent", 0, MODEL_INT, IN_MODEL(max_concurrent), -1, SERVE | INSPECT, 1, 64, "N", "requests that run at once (default 2)" },
     { "chat-template", 0, MODEL_STR, IN_MODEL(chat_template), -1, SERVE | RUN, 0, 0, "FILE", "template to use instead of the model's own" },
@@ -77,10 +78,10 @@ static const struct option_row {
     { "dies", 0, MODEL_STR, IN_MODEL(dies), -1, SERVE | INSPECT, 0, 0, "LIST", "where it runs: 0,1 counts accelerator dies as /admin/dies lists them, names work too; several split it by layers (inspect: over as many equal dies, which need not be there)" },
     { "kv", 0, MODEL_STR, IN_MODEL(kv), -1, INSPECT, 0, 0, "TYPE", "type of the KV cache (f16, the only one so far)" },
     { "log", 0, STR, AT(log), -1, SERVE, 0, 0, "debug=AREAS", "debug notes of these areas (http,reconcile,sched or all)" },
-    { "threads", 't', INT, AT(threads), -1, RUN | SERVE | BENCH | LOGITS | QUANTIZE | PERPLEXITY, 1, 1024, "N", "compute threads (default: all this process may use)" },
+    { "threads", 't', INT, AT(threads), -1, RUN | SERVE | BENCH | LOGITS | QUANTIZE | PERPLEXITY | DRIFT, 1, 1024, "N", "compute threads (default: all this process may use)" },
     { "isa", 0, STR, AT(isa), -1, RUN | SERVE | BENCH | LOGITS | PERPLEXITY, 0, 0, "NAME", "highest instruction set to use: scalar, avx2, avx512; on Arm neon, dotprod" },
     { "no-mmap", 0, FLAG, AT(no_mmap), -1, RUN | SERVE | BENCH | PERPLEXITY, 0, 0, NULL, "read the weights into memory instead of mapping the file" },
-    { "json", 0, FLAG, AT(json), -1, BENCH | INSPECT | PERPLEXITY, 0, 0, NULL, "print JSON" },
+    { "json", 0, FLAG, AT(json), -1, BENCH | INSPECT | PERPLEXITY | DRIFT, 0, 0, NULL, "print JSON" },
     { "prefill", 'p', LIST, AT(prefill), -1, BENCH, 0, 1 << 20, "N,...", "prompt lengths to measure (default 512; 0 = none)" },
     { "decode", 'n', LIST, AT(decode), -1, BENCH, 0, 1 << 20, "N", "tokens to generate at each depth (default 64; 0 = none)" },
     { "depth", 'd', LIST, AT(depth), -1, BENCH, 0, 1 << 20, "N,...", "tokens already in the context when decoding (default 0)" },
@@ -91,6 +92,12 @@ static const struct option_row {
     { "exact", 0, FLAG, AT(exact), -1, RUN | LOGITS | PERPLEXITY, 0, 0, NULL, "the reference path: dequantised weights, float32 throughout" },
     { "file", 'f', STR, AT(file), -1, PERPLEXITY, 0, 0, "TEXT", "the text to predict (- = stdin)" },
     { "ctx", 0, INT, AT(window), -1, PERPLEXITY, 8, 1 << 24, "N", "tokens of a window, of which the second half counts (default 512)" },
+    { "device", 0, STR, AT(device), -1, DRIFT, 0, 0, "D", "what is looked at: cpu (the default), cpu:ISA as in cpu:avx2, or another kind with its address as in sim:NAME" },
+    { "against", 0, STR, AT(against), -1, DRIFT, 0, 0, "exact|D", "what it is held against: the reference path (the default), or a device as above" },
+    { "tokens", 0, STR, AT(tokens), -1, DRIFT, 0, 0, "1,2,...", "token ids to feed (default: those of a short text)" },
+    { "text", 0, STR, AT(prompt), -1, DRIFT, 0, 0, "TEXT", "text to feed" },
+    { "file", 'f', STR, AT(file), -1, DRIFT, 0, 0, "TEXT", "a file of text to feed (- = stdin)" },
+    { "max-tokens", 0, INT, AT(max_tokens), -1, DRIFT, 1, 2048, "N", "most tokens of the text to feed (default 64)" },
     { "force", 0, FLAG, AT(force), -1, QUANTIZE, 0, 0, NULL, "replace OUT if it exists" },
     { "no-bos", 0, FLAG, AT(no_bos), -1, TOKENIZE, 0, 0, NULL, "add no BOS or EOS" },
     { "no-special", 0, FLAG, AT(no_special), -1, TOKENIZE | DETOKENIZE, 0, 0, NULL, "special tokens are plain text (detokenize: leave them out)" },
