@@ -74,7 +74,7 @@ static void where(const struct pn_drift *d, const struct pn_drift_op *op, char *
 }
 
 static bool has_type(const char *op) {
-    return strcmp(op, "matmul") == 0 || strcmp(op, "get_rows") == 0 || strcmp(op, "attend") == 0;
+    return strncmp(op, "matmul", 6) == 0 || strcmp(op, "get_rows") == 0 || strcmp(op, "attend") == 0;
 }
 
 /* The position of a row, when the op has a row for each token of its step; -1 otherwise (an expert has its own rows). */
@@ -105,12 +105,12 @@ static void print_first(const struct pn_drift *d) {
 }
 
 static void print_kinds(const struct pn_drift *d) {
-    printf("%-9s %-8s %6s %6s %9s %11s %11s  %s\n", "op", "type", "ops", "past", "tolerance", "difference", "of allowed", "largest at");
+    printf("%-12s %-7s %6s %6s %9s %11s %11s  %s\n", "op", "type", "ops", "past", "tolerance", "difference", "of allowed", "largest at");
     for (int i = 0; i < d->n_kinds; i++) {
         const struct pn_drift_kind *k = &d->kinds[i];
         char at[192];
         where(d, &k->worst, at, sizeof at);
-        printf("%-9s %-8s %6llu %6llu %9.0e %11.3g %11.3g  %s\n", k->op, has_type(k->op) ? fo_dtype_name(k->type) : "", (unsigned long long)k->n_ops,
+        printf("%-12s %-7s %6llu %6llu %9.0e %11.3g %11.3g  %s\n", k->op, has_type(k->op) ? fo_dtype_name(k->type) : "", (unsigned long long)k->n_ops,
                (unsigned long long)k->n_past, k->tolerance, k->worst.diff, k->worst.share, at);
     }
 }

@@ -124,7 +124,7 @@ static int see(void *ctx, const struct fo_tap_seen *s, struct fo_err *e) {
     if (x->own) {
         if (x->layer != layer) end_layer(x, layer);
         x->last = (struct sums){ s->sum2, s->ref2 };
-        if (x->layer == (int)x->m->h.n_layer && strcmp(s->op, "matmul") == 0) see_logits(x, s);
+        if (x->layer == (int)x->m->h.n_layer && strncmp(s->op, "matmul", 6) == 0) see_logits(x, s);
         return FO_OK;
     }
     struct pn_drift_kind *k = kind_of(d, &op);

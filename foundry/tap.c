@@ -42,6 +42,8 @@ struct tap {
     void *ctx;
     struct block *blocks;
     struct line a, b, c, k, v, got, want, norms, rounded;
+    void *spare; /* a block of the subject, for the parts of what it fuses */
+    uint64_t spare_bytes;
 };
 
 struct tap_stream {
@@ -69,7 +71,7 @@ static const struct {
     double tolerance;
 } tolerances[] = {
     { "get_rows", 1e-6 }, { "matmul", 2e-4 },   { "rms_norm", 1e-5 }, { "add", 1e-6 },      { "add_rows", 1e-6 },
-    { "silu_mul", 1e-5 }, { "rope", 1e-5 },     { "kv_store", 0 },    { "attend", 5e-4 },
+    { "silu_mul", 1e-5 }, { "rope", 1e-5 },     { "kv_store", 0 },    { "attend", 5e-4 }, { "matmul_fused", 1e-6 },
 };
 static const struct {
     enum fo_dtype type;
@@ -470,6 +472,91 @@ static int tap_rope(struct fo_stream *s, const struct fo_rope *r, float *x, cons
     return show_result(s, (struct fo_tap_seen){ .op = "rope", .layer = -1, .n = n, .k_in = k, .k = k }, x, ref_x, e);
 }
 
+/* --- what is fused ------------------------------------------------------------------------------------------------------------- */
+
+/* Room on the subject for n_parts results of bytes[i] each. */
+static int spare(struct tap *t, const uint64_t *bytes, int n_parts, float **ret, struct fo_err *e) {
+    uint64_t all = 0;
+    for (int i = 0; i < n_parts; i++) all += (bytes[i] + 63) / 64 * 64;
+    if (all > t->spare_bytes) {
+        void *data;
+        if (tap_alloc(&t->dev, all, &data, e)) return e->code;
+        if (t->spare) tap_free(&t->dev, t->spare, t->spare_bytes);
+        t->spare = data;
+        t->spare_bytes = all;
+    }
+    unsigned char *at = t->spare;
+    for (int i = 0; i < n_parts; i++) {
+        ret[i] = (float *)(void *)at;
+        at += (bytes[i] + 63) / 64 * 64;
+    }
+    return FO_OK;
+}
+
+enum { MOST_FUSED = 8 }; /* matrices of one call */
+
+/* FO_TAP_SAME: the subject's own parts, each judged like any other op, with their results in spare memory. */
+static int fused_parts(struct fo_stream *s, const struct fo_fused *f, const struct fo_tensor *const *w, int n_w, const float *x, int n,
+                       float **ret_y, struct fo_err *e) {
+    struct tap *t = tap_of(s);
+    int64_t k = w[0]->ne[0], rows = w[0]->ne[1];
+    uint64_t bytes[MOST_FUSED + 2];
+    float *at[MOST_FUSED + 2];
+    for (int i = 0; i < n_w; i++) bytes[i] = floats(n, w[i]->ne[1]);
+    bytes[n_w] = floats(n, k);
+    bytes[n_w + 1] = floats(n, rows);
+    if (spare(t, bytes, n_w + 2, at, e) || (f->norm && tap_rms_norm(s, x, f->norm, n, k, f->eps, at[n_w], e)) ||
+        tap_matmul_many(s, w, n_w, f->norm ? at[n_w] : x, n, at, e) || (f->gated && tap_silu_mul(s, at[0], at[1], n, rows, at[0], e)) ||
+        (f->add_to && tap_add(s, f->add_to, at[0], n, rows, false, at[n_w + 1], e)))
+        return e->code;
+    for (int i = 0; i < n_w; i++) ret_y[i] = at[i];
+    if (f->add_to) ret_y[0] = at[n_w + 1];
+    return FO_OK;
+}
+
+/* Two of the subject's results: what it fused is what its parts make. */
+static int show_fused(struct fo_stream *s, struct fo_tap_seen seen, const float *got, const float *want, struct fo_err *e) {
+    struct tap *t = tap_of(s);
+    uint64_t bytes = floats(seen.n, seen.k);
+    if (fetch(s, &t->got, got, bytes, e) || fetch(s, &t->want, want, bytes, e)) return e->code;
+    compare(t, &seen, fo_tap_tolerance(seen.op, FO_F32), NULL, NULL);
+    if (seen.share > 1) seen.note = "held against the same device's rms_norm, matmul, silu_mul and add, which it stands for";
+    return show(t, &seen, e);
+}
+
+static int tap_matmul_fused(struct fo_stream *s, const struct fo_fused *f, const struct fo_tensor *const *w, int n_w, const float *x, int n,
+                            float *const *y, struct fo_err *e) {
+    struct tap *t = tap_of(s);
+    bool same = t->mode == FO_TAP_SAME;
+    int n_results = f->gated ? 1 : n_w;
+    float *want[MOST_FUSED] = { NULL };
+    struct fo_tensor ref_w[MOST_FUSED];
+    const struct fo_tensor *ref_ws[MOST_FUSED];
+    struct fo_fused ref = *f;
+    float *ref_x = NULL, *norm = NULL;
+    if (n_w > MOST_FUSED) return fo_fail(e, FO_EINTERNAL, "matmul_fused: %d matrices, the tap takes %d", n_w, MOST_FUSED);
+    if ((same && fused_parts(s, f, w, n_w, x, n, want, e)) || t->sub->matmul_fused(sub_of(s), f, w, n_w, x, n, y, e)) return e->code;
+    if (!same) {
+        if (mirror_floats(t, x, &ref_x, e) || (f->norm && (mirror_floats(t, f->norm, &norm, e) || mirror_floats(t, f->work, &ref.work, e))) ||
+            (f->add_to && mirror_floats(t, f->add_to, &ref.add_to, e)))
+            return e->code;
+        ref.norm = norm;
+        for (int i = 0; i < n_w; i++) {
+            ref_w[i] = *w[i];
+            ref_ws[i] = &ref_w[i];
+            if (mirror(t, w[i]->data, &ref_w[i].data, e) || mirror_floats(t, y[i], &want[i], e)) return e->code;
+        }
+        if (fo_matmul_fused(ref_of(s), &ref, ref_ws, n_w, ref_x, n, want, e)) return fo_wrap(e, "the reference");
+        if (f->add_to) want[0] = ref.add_to;
+    }
+    for (int i = 0; i < n_results; i++) {
+        struct fo_tap_seen seen = { .op = "matmul_fused", .w = w[i], .layer = -1, .n = n, .k_in = w[i]->ne[0], .k = w[i]->ne[1] };
+        const float *got = f->add_to ? f->add_to : y[i];
+        if (same ? show_fused(s, seen, got, want[i], e) : show_result(s, seen, got, want[i], e)) return e->code;
+    }
+    return FO_OK;
+}
+
 /* --- attention ----------------------------------------------------------------------------------------------------------------- */
 
 /* The reference's pages: of float32 where it is exact. */
@@ -604,6 +691,7 @@ int fo_tap_open(struct fo_device *subject, struct fo_device *reference, fo_tap_f
         .sync = tap_sync,
         .get_rows = tap_get_rows,
         .matmul_many = tap_matmul_many,
+        .matmul_fused = subject->matmul_fused ? tap_matmul_fused : NULL,
         .rms_norm = tap_rms_norm,
         .add = tap_add,
         .add_rows = tap_add_rows,

@@ -8,6 +8,8 @@
  *   FO_TAP_OWN   the reference computes from its own results, so differences add up; nothing is judged. Rows are routed to experts as the
  *                subject's numbers say.
  *
+ * What a subject fuses is judged in its parts, which the subject computes once more for that, and then held against them.
+ *
  * Addresses of the two devices have nothing to do with each other: all goes through upload and download. Weights are read in place when both
  * devices do that, and are on both otherwise. Beyond these the reference takes as much as the subject, allocated when it is first needed, and
  * the host the rows of one op. One thread; not for serving. */

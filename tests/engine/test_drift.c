@@ -69,6 +69,12 @@ static int bent_matmul(struct fo_stream *s, const struct fo_tensor *const *w, in
     if (w[0]->ne[0] == N_FF && is_turn("matmul")) bend(y[0] + (n - 1) * w[0]->ne[1], w[0]->ne[1]);
     return rc;
 }
+static int bent_fused(struct fo_stream *s, const struct fo_fused *f, const struct fo_tensor *const *w, int n_w, const float *x, int n, float *const *y,
+                      struct fo_err *e) {
+    int rc = bent.good.matmul_fused(s, f, w, n_w, x, n, y, e);
+    if (w[0]->ne[0] == N_FF && is_turn("matmul_fused")) bend((f->add_to ? f->add_to : y[0]) + (n - 1) * w[0]->ne[1], w[0]->ne[1]);
+    return rc;
+}
 static int bent_rms_norm(struct fo_stream *s, const float *x, const float *weight, int n, int64_t k, float eps, float *out, struct fo_err *e) {
     int rc = bent.good.rms_norm(s, x, weight, n, k, eps, out, e);
     if (is_turn("rms_norm")) bend(out + (n - 1) * k, k);
@@ -128,6 +134,7 @@ static void run_bent(const char *op, bool nan, const struct odd *model, struct p
     struct fo_device wrong = *cpu;
     wrong.get_rows = bent_get_rows;
     wrong.matmul_many = bent_matmul;
+    wrong.matmul_fused = strcmp(op, "matmul_fused") == 0 ? bent_fused : NULL; /* the others are then called each by itself */
     wrong.rms_norm = bent_rms_norm;
     wrong.add = bent_add;
     wrong.add_rows = bent_add_rows;
@@ -148,6 +155,7 @@ static void names_the_one_op_that_is_wrong(void **state) {
     } rows[] = {
         { "get_rows", "get_rows", "token_embd.weight", -1 },
         { "matmul", "matmul", "blk.1.ffn_down.weight", 1 },
+        { "matmul_fused", "matmul_fused", "blk.1.ffn_down.weight", 1 },
         { "rms_norm", "rms_norm", "blk.0.ffn_norm.weight", 0 },
         { "silu_mul", "silu_mul", "", 1 },
         { "add", "add", "", 0 },

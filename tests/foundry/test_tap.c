@@ -35,7 +35,7 @@ static void every_compute_slot_that_a_device_has_goes_through_the_tap(void **sta
     assert_int_equal(fo_device_open("cpu", "", NULL, &cpu, &e), FO_OK);
     assert_int_equal(fo_tap_open(cpu, cpu, seen_nothing, NULL, &tap, &e), FO_OK);
     size_t first = offsetof(struct fo_device, get_rows), n = (sizeof(struct fo_device) - first) / sizeof(slot_fn *);
-    assert_true(n >= 9);
+    assert_true(n >= 10);
     assert_int_equal(first + n * sizeof(slot_fn *), sizeof(struct fo_device)); /* nothing but slots behind the first op */
     for (size_t i = 0; i < n; i++) {
         size_t at = first + i * sizeof(slot_fn *);
@@ -48,7 +48,7 @@ static void every_compute_slot_that_a_device_has_goes_through_the_tap(void **sta
 
 static void every_op_has_a_tolerance_and_kv_in_whole_numbers_a_wider_one(void **state) {
     (void)state;
-    static const char *const ops[] = { "get_rows", "matmul", "rms_norm", "add", "add_rows", "silu_mul", "rope", "attend" };
+    static const char *const ops[] = { "get_rows", "matmul", "rms_norm", "add", "add_rows", "silu_mul", "rope", "attend", "matmul_fused" };
     for (size_t i = 0; i < sizeof ops / sizeof *ops; i++) assert_true(fo_tap_tolerance(ops[i], FO_F32) > 0 && fo_tap_tolerance(ops[i], FO_F32) < 1e-2);
     assert_true(fo_tap_tolerance("attend", FO_Q8_0) > fo_tap_tolerance("attend", FO_F16));
     assert_true(fo_tap_tolerance("attend", FO_Q4_0) > fo_tap_tolerance("attend", FO_Q8_0));
