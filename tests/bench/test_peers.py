@@ -309,11 +309,11 @@ class Whole(unittest.TestCase):
         return p.returncode
 
     def test_no_process_is_left_however_it_ends(self):
-        for sig, status in ((signal.SIGINT, None), (signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)):
+        for sig, status in ((signal.SIGINT, 128 + signal.SIGINT), (signal.SIGTERM, 128 + signal.SIGTERM), (signal.SIGKILL, -signal.SIGKILL)):
             pathlib.Path(self.env["HUNG"]).unlink(missing_ok=True)
-            got = self.end_by(sig)
-            if status is not None:
-                self.assertEqual(got, status)
+            self.json.unlink(missing_ok=True)
+            self.assertEqual(self.end_by(sig), status)
+            self.assertEqual(self.json.exists(), sig != signal.SIGKILL, "what is known is written")
 
     def test_wrong_arguments(self):
         for args, says in ((["--rows", "no such row"], "--list"), (["--rows", "("], "--rows"), (["--rounds", "0"], "more than 0")):

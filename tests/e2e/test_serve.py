@@ -42,6 +42,12 @@ def serve(tmp_path):
         p.communicate(timeout=20 * SLOW)
 
 
+def test_weights_are_mapped_or_read_as_asked(models, serve):
+    for flags, mapped in (((), True), (("--no-mmap",), False)):
+        placed = serve("--model", models["tiny"], *flags)("/admin/models")[1]["models"][0]["placement"]
+        assert [m["mapped"] for m in placed[0]["measured"]] == [mapped], placed
+
+
 SIMS = {"PANTHEON_SIM": "s0:300MiB;s1:300MiB"}
 
 

@@ -39,6 +39,7 @@ def arguments(argv):
     p.add_argument("--rounds", type=int, default=5, metavar="N", help="how often everybody runs (default 5)")
     p.add_argument("--threads", type=int, default=0, metavar="N", help="of everybody (default: the cores of this machine)")
     p.add_argument("--limit", type=float, default=4 * 3600, metavar="SECONDS", help="most time for all of it (default 4 hours)")
+    p.add_argument("--smoke", action="store_true", help="a few tokens of each: shows that everything runs, the figures are worth nothing")
     p.add_argument("--no-build", action="store_true", help="build no peer: one that is not there is left out")
     p.add_argument("--json", type=pathlib.Path, metavar="FILE", help="write all figures there")
     p.add_argument("--markdown", type=pathlib.Path, metavar="FILE", help="write a table for docs/performance.md there")
@@ -62,7 +63,7 @@ class Bench:
         self.started = time.monotonic()
         self.pantheon, self.host_tool = a.folder / "pantheon-cpu", a.folder / "tests" / "bench" / "bench_host"
         self.cpu, self.flags = figures.cpuinfo(pathlib.Path("/proc/cpuinfo").read_text())
-        self.notes, self.failures, self.rows, self.peers, self.reads = [], [], [], {}, []
+        self.notes, self.failures, self.rows, self.peers, self.reads = ["--smoke: these figures are worth nothing"] if a.smoke else [], [], [], {}, []
         self.threads = a.threads or self.read_host(1 << 20, 1)["cores"]
 
     def left(self):
@@ -118,7 +119,7 @@ class Bench:
         runs = {r.key: {p: [] for p in parties} for r in job}
         reads, hops, bad = [], [], dict.fromkeys(parties, 0)
         with tempfile.TemporaryDirectory(prefix="bench-peers-") as cwd:
-            s = measure.Setting(tuple(job), model.resolve(), self.threads, self.pantheon, cwd, peers)
+            s = measure.Setting(tuple(job), model.resolve(), self.threads, self.pantheon, cwd, peers, counts=measure.SMOKE if self.a.smoke else measure.Counts())
             for i in range(self.a.rounds):
                 if self.left() <= 0:
                     self.fail(name, f"the time was up after {i} of {self.a.rounds} rounds")
@@ -143,7 +144,8 @@ class Bench:
         hop = figures.median(hops)
         fast = hop is not None and hop >= FAST_HOP_NS
         for r in job:
-            self.rows.append(figures.summarise(r, runs[r.key], reads, n_bytes, fast) | {"fast_state": bool(fast and r.fast), "reads": reads, "hops": hops})
+            row = figures.summarise(r, runs[r.key], reads, n_bytes, fast) | {"fast_state": bool(fast and r.fast), "reads": reads, "hops": hops}
+            self.rows.append(row | {k: "-" for k in ("verdict", "share_verdict") if self.a.smoke and k in row})
 
     def result(self):
         def over(key):
@@ -182,8 +184,12 @@ class Bench:
             self.write()  # what is there is kept, whatever comes
 
 
+class Stopped(BaseException):
+    """A signal asks for the end."""
+
+
 def stop(sig, _):
-    raise SystemExit(128 + sig)
+    raise Stopped(sig)
 
 
 def main():
@@ -193,22 +199,25 @@ def main():
             share = f", share of a pure read {r.share[0]:g} and {r.share[1]:g}" if r.share else ""
             print(f"{r.name}: floor {'<= ' if r.less else ''}{r.floor:g}, goal {r.goal:g}" + (f" (fast state {r.fast[0]:g}, {r.fast[1]:g})" if r.fast else "") + share)
         return 0
-    for sig in (signal.SIGTERM, signal.SIGHUP):
+    for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(sig, stop)
     try:
-        b = Bench(a)
+        b, status = Bench(a), 0
         try:
             b.run()
-        except KeyboardInterrupt:
-            b.fail("bench-peers", "interrupted")
-        result = b.write()
-        print(report.text(result), end="")
-        return 1 if b.failures else 0
+        except Stopped as e:
+            for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(sig, signal.SIG_DFL)
+            children.end_all()
+            b.fail("bench-peers", f"ended by {signal.Signals(e.args[0]).name}")
+            status = 128 + e.args[0]
+        print(report.text(b.write()), end="")
+        return status or (1 if b.failures else 0)
     except (children.Failed, OSError, ValueError) as e:
         say(e)
         return 1
-    except KeyboardInterrupt:
-        return 130
+    except Stopped as e:
+        return 128 + e.args[0]
     finally:
         children.end_all()
 

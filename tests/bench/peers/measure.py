@@ -9,8 +9,21 @@ import figures
 from builds import CLASSES
 from rows import IK
 
-DEPTH, CTX, SHORT = 8192, 4096, 16  # tokens: of the deep row; of a session where memory is counted; of the prompts of sequences together
-STREAM_TOKENS = 128
+CTX, SHORT = 4096, 16  # tokens: of a session where memory is counted; of the prompts of sequences together
+
+
+@dataclass(frozen=True)
+class Counts:
+    """Tokens. The defaults are what rows mean; SMOKE only shows that everything runs."""
+    most: int = 1 << 20   # of any prefill or decode a row names
+    depth: int = 8192
+    together: int = 32    # of each sequence
+    stream: int = 128     # of each stream
+    memory: int = 96      # generated while memory is looked at
+    repeat: int = 1 << 20  # most repetitions in a process
+
+
+SMOKE = Counts(most=4, depth=32, together=4, stream=8, memory=16, repeat=1)
 
 
 @dataclass
@@ -23,6 +36,7 @@ class Setting:
     cwd: str  # where peers may leave their logs
     peers: dict = field(default_factory=dict)  # party -> builds.Peer
     seconds: float = 600
+    counts: Counts = Counts()
 
     @property
     def env(self):
@@ -31,7 +45,7 @@ class Setting:
         return {"PANTHEON_ISA": isa} if isa else {}
 
     def tokens(self, metric):
-        return next((r.n for r in self.rows if r.metric == metric), 0)
+        return min(self.counts.most, next((r.n for r in self.rows if r.metric == metric), 0))
 
     @property
     def sequences(self):
@@ -51,7 +65,7 @@ def _pantheon(s, *args, **kw):
 
 
 def bench(s, party):
-    p, n, repeat = s.tokens("prefill"), s.tokens("decode"), max(r.repeat for r in s.rows)
+    p, n, repeat = s.tokens("prefill"), s.tokens("decode"), min(s.counts.repeat, max(r.repeat for r in s.rows))
     if party == "pantheon":
         return figures.parse_pantheon(_pantheon(s, "--prefill", p, "--decode", n, "--repeat", repeat)[0])
     command = [*_tool(s, party, "llama-bench"), *_no_mmap(party, True), "-p", p, "-n", n, "-r", repeat, "-o", "json"]
@@ -61,8 +75,8 @@ def bench(s, party):
 def depth(s, party):
     n = s.tokens("decode")
     if party == "pantheon":
-        return figures.parse_pantheon(_pantheon(s, "--prefill", 0, "--decode", n, "--depth", DEPTH, "--kv", "q8_0", "--repeat", 1)[0])
-    how = ["-p", 0, "-n", 0, "-gp", f"{DEPTH},{n}", "-fa", 1] if party == IK else ["-p", 0, "-n", n, "-d", DEPTH, "-fa", "on"]
+        return figures.parse_pantheon(_pantheon(s, "--prefill", 0, "--decode", n, "--depth", s.counts.depth, "--kv", "q8_0", "--repeat", 1)[0])
+    how = ["-p", 0, "-n", 0, "-gp", f"{s.counts.depth},{n}", "-fa", 1] if party == IK else ["-p", 0, "-n", n, "-d", s.counts.depth, "-fa", "on"]
     command = [*_tool(s, party, "llama-bench"), *_no_mmap(party, True), *how, "-ctk", "q8_0", "-ctv", "q8_0", "-r", 1, "-o", "json"]
     return figures.parse_llama_bench(children.run(command, s.seconds, cwd=s.cwd)[0])
 
@@ -75,8 +89,8 @@ def _batched(s, party, sequences, decode, **kw):
 
 def together(s, party):
     if party == "pantheon":
-        return figures.parse_pantheon(_pantheon(s, "--prefill", 0, "--decode", 32, "--depth", SHORT, "--sequences", s.sequences, "--repeat", 1)[0])
-    return figures.parse_batched_bench(_batched(s, party, s.sequences, 32))
+        return figures.parse_pantheon(_pantheon(s, "--prefill", 0, "--decode", s.counts.together, "--depth", SHORT, "--sequences", s.sequences, "--repeat", 1)[0])
+    return figures.parse_batched_bench(_batched(s, party, s.sequences, s.counts.together))
 
 
 def memory(s, party):
@@ -93,9 +107,9 @@ def memory(s, party):
             samples.append(held)
 
     if party == "pantheon":
-        _pantheon(s, "--prefill", 0, "--decode", 96, "--depth", SHORT, "--ctx-cap", CTX, "--repeat", 1, watch=watch)
+        _pantheon(s, "--prefill", 0, "--decode", s.counts.memory, "--depth", SHORT, "--ctx-cap", CTX, "--repeat", 1, watch=watch)
     else:
-        _batched(s, party, 1, 96, watch=watch)
+        _batched(s, party, 1, s.counts.memory, watch=watch)
     if len(samples) < 20:
         raise children.Failed("it ended before its memory could be looked at")
     return {"memory": figures.steady(samples) - s.model.stat().st_size}, {}
@@ -109,10 +123,14 @@ def _server(s, party, streams, extra):
     return lambda port: [*_tool(s, party, "llama-server"), "--host", "127.0.0.1", "--port", port, "-c", 1024 * streams, "-np", streams, *extra]
 
 
+def _server_env(s):
+    return s.env | {"STATE_DIRECTORY": s.cwd}  # what we keep goes with the run; the peers know neither
+
+
 def streams(s, party):
-    n = s.tokens("streams")
+    n = s.rows[0].n
     command = _server(s, party, n, ["--no-mmap"] if party == "pantheon" else _no_mmap(party))
-    return {"streams": clients.tokens_of_streams(command, s.env if party == "pantheon" else None, s.cwd, s.seconds, n, STREAM_TOKENS)}, {}
+    return {"streams": clients.tokens_of_streams(command, _server_env(s), s.cwd, s.seconds, n, s.counts.stream)}, {}
 
 
 def start(s, party):
@@ -121,7 +139,7 @@ def start(s, party):
         while f.read(1 << 24):
             pass
     command = _server(s, party, 1, [] if party == "pantheon" else ["--no-warmup"])
-    return {"start": clients.start_to_first_token(command, s.env if party == "pantheon" else None, s.cwd, s.seconds)}, {}
+    return {"start": clients.start_to_first_token(command, _server_env(s), s.cwd, s.seconds)}, {}
 
 
 KINDS = {  # kind: what measures it, the program of a peer it needs, most seconds of one run
