@@ -21,12 +21,12 @@ CLASSES = {
     "avx2": ("-DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=ON -DGGML_AVX2=ON -DGGML_FMA=ON -DGGML_F16C=ON -DGGML_BMI2=ON -DGGML_AVX512=OFF".split(), "avx2"),
     "v2": ("-DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=OFF -DGGML_AVX2=OFF -DGGML_FMA=OFF -DGGML_F16C=OFF -DGGML_BMI2=OFF".split(), "sse"),
 }
-PEERS = {  # folder, its own flags, the programs it may be asked for
+PEERS = {  # folder, its own flags: ik's kernels for KV types that no row uses take most of an hour to compile
     LLAMA: ("llama", ["-DLLAMA_BUILD_EXAMPLES=OFF"]),
-    IK: ("ik", ["-DLLAMA_BUILD_EXAMPLES=ON"]),
+    IK: ("ik", ["-DLLAMA_BUILD_EXAMPLES=ON", "-DGGML_IQK_FA_ALL_QUANTS=OFF"]),
 }
 SHOWN = ("CMAKE_BUILD_TYPE", "GGML_NATIVE", "GGML_SSE42", "GGML_AVX", "GGML_AVX2", "GGML_FMA", "GGML_F16C", "GGML_BMI2", "GGML_AVX_VNNI", "GGML_AVX512",
-         "GGML_AVX512_VNNI", "GGML_OPENMP", "GGML_BLAS", "GGML_LLAMAFILE", "GGML_CPU_REPACK")
+         "GGML_AVX512_VNNI", "GGML_OPENMP", "GGML_BLAS", "GGML_LLAMAFILE", "GGML_CPU_REPACK", "GGML_IQK_FLASH_ATTENTION", "GGML_IQK_FA_ALL_QUANTS")
 SECONDS = 3 * 3600  # of one build
 
 
