@@ -130,12 +130,24 @@ int fo_rope(struct fo_stream *s, const struct fo_rope *r, float *x, const int32_
     return s->dev->rope(s, r, x, pos, n, n_head, e);
 }
 
+uint64_t fo_kv_block_tokens(enum fo_dtype type, int page_tokens) {
+    const struct fo_dtype_info *t = fo_dtype_info(type);
+    uint64_t n = (uint64_t)page_tokens;
+    return t && t->block > 1 ? (n + 7) / 8 * 8 : n;
+}
+
+uint64_t fo_kv_block_bytes(enum fo_dtype type, int head_dim, int page_tokens) {
+    uint64_t row, bytes;
+    if (head_dim <= 0 || page_tokens <= 0) return 0;
+    row = fo_dtype_bytes(type, (uint64_t)head_dim);
+    return __builtin_mul_overflow(row, fo_kv_block_tokens(type, page_tokens), &bytes) ? 0 : bytes;
+}
+
 uint64_t fo_kv_page_bytes(const struct fo_kv_geom *g) {
-    if (g->n_layer <= 0 || g->n_head_kv <= 0 || g->head_dim <= 0 || g->page_tokens <= 0) return 0;
-    uint64_t k = fo_dtype_bytes(g->k_type, (uint64_t)g->head_dim), v = fo_dtype_bytes(g->v_type, (uint64_t)g->head_dim), bytes;
-    if (!k || !v || __builtin_mul_overflow(k + v, (uint64_t)g->n_layer, &bytes) ||
-        __builtin_mul_overflow(bytes, (uint64_t)g->n_head_kv, &bytes) || __builtin_mul_overflow(bytes, (uint64_t)g->page_tokens, &bytes) ||
-        bytes > UINT64_MAX - 63)
+    if (g->n_layer <= 0 || g->n_head_kv <= 0) return 0;
+    uint64_t k = fo_kv_block_bytes(g->k_type, g->head_dim, g->page_tokens), v = fo_kv_block_bytes(g->v_type, g->head_dim, g->page_tokens), bytes;
+    if (!k || !v || __builtin_add_overflow(k, v, &bytes) || __builtin_mul_overflow(bytes, (uint64_t)g->n_layer, &bytes) ||
+        __builtin_mul_overflow(bytes, (uint64_t)g->n_head_kv, &bytes) || bytes > UINT64_MAX - 63)
         return 0;
     return (bytes + 63) / 64 * 64;
 }

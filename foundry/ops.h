@@ -69,7 +69,7 @@ enum { FO_KV_PAGE_TOKENS = 64 };
 #endif
 
 struct fo_kv_geom {
-    enum fo_dtype k_type, v_type; /* FO_F32 (exact), FO_F16; later FO_Q8_0, FO_Q4_0 */
+    enum fo_dtype k_type, v_type; /* FO_F32 (exact), FO_F16; FO_Q8_0, FO_Q4_0 with a head_dim that is a multiple of 32 */
     int n_layer;                  /* layers that keep KV on this die */
     int n_head_kv, head_dim;      /* of both K and V */
     int page_tokens;
@@ -79,6 +79,10 @@ struct fo_kv_geom {
     int n_head;                   /* query heads, a multiple of n_head_kv */
     int window;                   /* 0 = none; else position i sees j with i - window < j <= i */
 };
+/* Positions that the K or V of one head in one page has room for: quantised types are kept in groups of eight. */
+uint64_t fo_kv_block_tokens(enum fo_dtype type, int page_tokens);
+/* Its bytes; 0 when the head does not fit the type, or they pass 2^64. */
+uint64_t fo_kv_block_bytes(enum fo_dtype type, int head_dim, int page_tokens);
 /* Bytes of one page, a multiple of 64: the same function serves the estimate and the allocation. */
 uint64_t fo_kv_page_bytes(const struct fo_kv_geom *g);
 

@@ -1,17 +1,60 @@
-/* KV pages and attention of the cpu device.
+/* KV pages and attention of the cpu device. Page layout: [layer][kv head] { K block | V block }, the blocks as in attn.h.
  *
- * A unit is one token row and one KV head with the query heads that share it. Positions are taken in chunks whose edges
- * are multiples of FO_ATTN_CHUNK, whatever the page size, the batch or the window, so the order is a matter of positions.
- * Rows are dealt from both ends, since late ones see more.
+ * The order of a query's sum is a matter of positions only, whatever the page size, the batch, the chunks of a prefill or the threads:
  *
- * Page layout: [layer][kv head] { K [page_tokens][head_dim] | V [page_tokens][head_dim] }. */
+ *     chunk   64 positions (FO_ATTN_CHUNK): scores, one step of the running softmax, weighted values. Scores never leave the first cache.
+ *     span    SPAN positions: chunks from the left, into a partial result (largest score, sum of weights, weighted values)
+ *     row     partial results of its spans from the left (add_span)
+ *
+ * A query is one head of one row; those that share a KV head are numbered row by row. The work is cut into tiles of TILE_QUERIES of them,
+ * so that a chunk of K and V comes from memory once for all of a tile; where few tiles would leave threads idle (decoding), each span of a
+ * tile is an item of its own, and who ends a tile's last one adds them up. Threads take items until none is left, the long ones first. */
 #include <math.h>
+#include <stdatomic.h>
 #include <string.h>
 
 #include "foundry/base/err.h"
 #include "foundry/cpu/cpu_impl.h"
 
-static const enum fo_dtype kv_types[FO_N_KV_KINDS] = { [FO_KV_KIND_F32] = FO_F32, [FO_KV_KIND_F16] = FO_F16 };
+#ifdef FO_DEBUG
+enum { SPAN = FO_ATTN_CHUNK }; /* so that every test that is a little longer has several */
+#else
+enum { SPAN = 512 };
+#endif
+
+enum {
+    TILE_QUERIES = 32,
+    TILE_FLOATS = 8192,  /* of queries, and of outputs: heads of more than 256 dimensions have fewer queries a tile, more than this none */
+    SPLIT_TILES = 64,    /* most tiles that are cut into spans */
+    TILES_A_THREAD = 8,  /* with so many tiles for each thread they need not be cut */
+    SPLIT_ROWS = 64,     /* spans of whole rows whose partial results there is room for */
+    PART_EXTRA = 2       /* floats of a partial result besides the output: largest score, sum */
+};
+
+/* A thread's own. */
+struct tile_scratch {
+    _Alignas(64) unsigned char q[TILE_FLOATS * sizeof(float) + TILE_QUERIES * 64]; /* queries as K wants them */
+    _Alignas(64) float acc[TILE_FLOATS];                                          /* [queries][head_dim] of the span */
+    float m[TILE_QUERIES], sum[TILE_QUERIES];                                     /* of the span */
+    float row_m[TILE_QUERIES], row_sum[TILE_QUERIES];                             /* of the spans before it */
+};
+
+uint64_t fo_cpu_attend_bytes(void) {
+    return sizeof(struct tile_scratch);
+}
+
+uint64_t fo_cpu_attend_parts(int n_threads, int max_rows, int64_t max_k, int64_t max_ctx) {
+    if (n_threads == 1 || max_ctx <= SPAN) return 0;
+    uint64_t spans = ((uint64_t)max_ctx + SPAN - 1) / SPAN;
+    spans = spans > SPLIT_ROWS ? SPLIT_ROWS : spans * (uint64_t)max_rows;
+    return (spans > SPLIT_ROWS ? SPLIT_ROWS : spans) * (uint64_t)(max_k + max_k / 8);
+}
+
+/* --- pages ----------------------------------------------------------------------------------------------------------------------- */
+
+static const enum fo_dtype kv_types[FO_N_KV_KINDS] = {
+    [FO_KV_KIND_F32] = FO_F32, [FO_KV_KIND_F16] = FO_F16, [FO_KV_KIND_Q8_0] = FO_Q8_0, [FO_KV_KIND_Q4_0] = FO_Q4_0
+};
 
 static int kv_kind(enum fo_dtype type) {
     for (int i = 0; i < FO_N_KV_KINDS; i++)
@@ -19,139 +62,318 @@ static int kv_kind(enum fo_dtype type) {
     return -1;
 }
 
-static int check_kv_types(const struct fo_kv_geom *g, struct fo_err *e) {
-    enum fo_dtype bad = kv_kind(g->k_type) < 0 ? g->k_type : g->v_type;
-    return kv_kind(bad) >= 0 ? FO_OK : fo_fail(e, FO_EUNSUPPORTED, "the cpu keeps no KV of type %s", fo_dtype_name(bad));
-}
-
 struct kv_view {
     const struct fo_kv_geom *g;
-    uint64_t page_bytes, k_row, v_row, head_bytes;
+    enum fo_kv_kind k_kind, v_kind;
+    int k_tokens, v_tokens; /* of a block */
+    uint64_t page_bytes, k_bytes, head_bytes;
     int layer;
 };
 
-static struct kv_view kv_view(const struct fo_kv_geom *g, int layer) {
-    uint64_t k = fo_dtype_bytes(g->k_type, (uint64_t)g->head_dim), v = fo_dtype_bytes(g->v_type, (uint64_t)g->head_dim);
-    return (struct kv_view){ .g = g, .page_bytes = fo_kv_page_bytes(g), .k_row = k, .v_row = v, .head_bytes = (k + v) * (uint64_t)g->page_tokens, .layer = layer };
+static int view_of(const struct fo_kv_geom *g, int layer, struct kv_view *ret, struct fo_err *e) {
+    int k = kv_kind(g->k_type), v = kv_kind(g->v_type);
+    if (k < 0 || v < 0) return fo_fail(e, FO_EUNSUPPORTED, "the cpu keeps no KV of type %s", fo_dtype_name(k < 0 ? g->k_type : g->v_type));
+    if (g->head_dim > TILE_FLOATS)
+        return fo_fail(e, FO_EUNSUPPORTED, "the cpu attends with heads of at most %d dimensions, not %d", (int)TILE_FLOATS, g->head_dim);
+    uint64_t k_bytes = fo_kv_block_bytes(g->k_type, g->head_dim, g->page_tokens), v_bytes = fo_kv_block_bytes(g->v_type, g->head_dim, g->page_tokens);
+    *ret = (struct kv_view){ .g = g,
+                             .k_kind = (enum fo_kv_kind)k,
+                             .v_kind = (enum fo_kv_kind)v,
+                             .k_tokens = (int)fo_kv_block_tokens(g->k_type, g->page_tokens),
+                             .v_tokens = (int)fo_kv_block_tokens(g->v_type, g->page_tokens),
+                             .page_bytes = fo_kv_page_bytes(g),
+                             .k_bytes = k_bytes,
+                             .head_bytes = k_bytes + v_bytes,
+                             .layer = layer };
+    return FO_OK;
 }
 
-/* K of position `in_page` of a page; V of position 0 lies page_tokens rows of K behind K of position 0. */
-static unsigned char *kv_k(const struct kv_view *v, uint32_t page, int head, int in_page) {
-    uint64_t block = (uint64_t)v->layer * (uint64_t)v->g->n_head_kv + (uint64_t)head;
-    return v->g->pool + page * v->page_bytes + block * v->head_bytes + (uint64_t)in_page * v->k_row;
+static unsigned char *k_block(const struct kv_view *v, uint32_t page, int head) {
+    return v->g->pool + page * v->page_bytes + ((uint64_t)v->layer * (uint64_t)v->g->n_head_kv + (uint64_t)head) * v->head_bytes;
 }
 
-static unsigned char *kv_v(const struct kv_view *v, uint32_t page, int head, int in_page) {
-    return kv_k(v, page, head, 0) + (uint64_t)v->g->page_tokens * v->k_row + (uint64_t)in_page * v->v_row;
+static unsigned char *v_block(const struct kv_view *v, uint32_t page, int head) {
+    return k_block(v, page, head) + v->k_bytes;
 }
 
-static void store_row(const struct fo_cpu_kernels *kern, enum fo_dtype type, const float *in, void *out, int n) {
-    if (type == FO_F32)
-        memcpy(out, in, (size_t)n * sizeof *in);
-    else
-        kern->to_f16(in, out, n);
-}
+/* --- storing --------------------------------------------------------------------------------------------------------------------- */
 
-struct attn_job {
-    const struct fo_cpu_kernels *kern;
+struct store_job {
+    const struct fo_attn_kernels *kern;
     struct kv_view kv;
     const struct fo_attn_batch *b;
-    const float *q, *k, *v; /* [n_rows][heads * head_dim] */
-    float *out;
+    const float *k, *v; /* [n_rows][n_head_kv * head_dim] */
 };
 
-/* The sequence that a row belongs to; NULL for a row of none, whose output is left alone. */
-static const struct fo_attn_seq *seq_of(const struct fo_attn_batch *b, int row) {
-    for (int i = 0; i < b->n_seqs; i++)
-        if (row >= b->seqs[i].row && row < b->seqs[i].row + b->seqs[i].n) return &b->seqs[i];
-    return NULL;
-}
-
+/* Units are the K and the V of each head: positions side by side may share a byte, so they are one thread's. */
 static void store_part(void *arg, int lo, int hi, int thread) {
     (void)thread;
-    const struct attn_job *j = arg;
+    const struct store_job *j = arg;
     const struct fo_kv_geom *g = j->kv.g;
-    for (int row = lo; row < hi; row++) {
-        const struct fo_attn_seq *seq = seq_of(j->b, row);
-        if (!seq) continue;
-        int pos = seq->pos + (row - seq->row);
-        uint32_t page = seq->pages[pos / g->page_tokens];
-        for (int h = 0; h < g->n_head_kv; h++) {
-            int64_t at = ((int64_t)row * g->n_head_kv + h) * g->head_dim;
-            store_row(j->kern, g->k_type, j->k + at, kv_k(&j->kv, page, h, pos % g->page_tokens), g->head_dim);
-            store_row(j->kern, g->v_type, j->v + at, kv_v(&j->kv, page, h, pos % g->page_tokens), g->head_dim);
+    for (int unit = lo; unit < hi; unit++)
+        for (int i = 0; i < j->b->n_seqs; i++) {
+            const struct fo_attn_seq *seq = &j->b->seqs[i];
+            for (int n = 0; n < seq->n; n++) {
+                int head = unit / 2, pos = seq->pos + n, token = pos % g->page_tokens;
+                int64_t at = ((int64_t)(seq->row + n) * g->n_head_kv + head) * g->head_dim;
+                uint32_t page = seq->pages[pos / g->page_tokens];
+                if (unit % 2)
+                    j->kern->put_v[j->kv.v_kind](j->v + at, g->head_dim, v_block(&j->kv, page, head), j->kv.v_tokens, token);
+                else
+                    j->kern->put_k[j->kv.k_kind](j->k + at, g->head_dim, k_block(&j->kv, page, head), j->kv.k_tokens, token);
+            }
         }
-    }
+}
+
+/* Overlays know whole groups only (attn.h). */
+static const struct fo_attn_kernels *kernels(const struct cpu *c, const struct fo_kv_geom *g) {
+    return g->page_tokens % FO_KV_GROUP ? &c->ref_attn : &c->kern.attn;
 }
 
 int fo_cpu_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const float *k, const float *v, const struct fo_attn_batch *b, int layer,
                     struct fo_err *e) {
-    int rc = check_kv_types(g, e);
-    if (rc) return rc;
     struct cpu *c = cpu_of(s);
-    struct attn_job j = { .kern = &c->kern, .kv = kv_view(g, layer), .b = b, .k = k, .v = v };
-    run(c, store_part, &j, b->n_rows, (uint64_t)b->n_rows * (uint64_t)g->n_head_kv * (uint64_t)g->head_dim * 2 * sizeof(float));
+    struct store_job j = { .kern = kernels(c, g), .b = b, .k = k, .v = v };
+    int rc = view_of(g, layer, &j.kv, e);
+    if (rc) return rc;
+    run(c, store_part, &j, 2 * g->n_head_kv, (uint64_t)b->n_rows * (uint64_t)g->n_head_kv * (uint64_t)g->head_dim * 2 * sizeof(float));
     return FO_OK;
 }
 
-/* One position's query heads of one KV head, n_q of them, over positions [from, pos]. */
-static void attend_heads(const struct attn_job *j, const struct fo_attn_seq *seq, int pos, int head, const float *q, int n_q, float *out) {
+/* --- attending ------------------------------------------------------------------------------------------------------------------- */
+
+/* Queries [first, first + n) of a sequence's rows under one KV head. */
+struct tile {
+    const struct fo_attn_seq *seq;
+    int head, first, n;
+    int first_span, n_spans; /* that any of them sees */
+};
+
+/* A tile whose spans are items. */
+struct split_tile {
+    struct tile t;
+    int first_item;
+    float *parts; /* [n_spans][n] partial results */
+    atomic_int left;
+};
+
+struct attend_job {
+    const struct fo_attn_kernels *kern;
+    struct kv_view kv;
+    const struct fo_attn_batch *b;
+    const float *q; /* [n_rows][n_head * head_dim] */
+    float *out;
+    struct tile_scratch *scratch; /* [threads] */
+    int group, tile_queries, n_items;
+    size_t q_bytes;
+    int n_split; /* 0: items are whole tiles */
+    struct split_tile *split; /* [n_split] */
+    atomic_int next;
+};
+
+static int pos_of(const struct attend_job *j, const struct tile *t, int i) {
+    return t->seq->pos + (t->first + i) / j->group;
+}
+
+/* The first position that one at `pos` sees. */
+static int sees_from(const struct attend_job *j, int pos) {
+    int window = j->kv.g->window;
+    return window && pos >= window ? pos - window + 1 : 0;
+}
+
+/* Floats in front of query i in q and out. */
+static int64_t query_at(const struct attend_job *j, const struct tile *t, int i) {
     const struct fo_kv_geom *g = j->kv.g;
-    int from = g->window && pos - g->window + 1 > 0 ? pos - g->window + 1 : 0;
-    float m[FO_ATTN_HEADS], sum[FO_ATTN_HEADS] = { 0 }, r[FO_ATTN_HEADS];
-    _Alignas(64) float s[FO_ATTN_CHUNK * FO_ATTN_HEADS];
-    for (int h = 0; h < FO_ATTN_HEADS; h++) m[h] = -INFINITY;
-    memset(out, 0, (size_t)n_q * (size_t)g->head_dim * sizeof *out);
-    for (int chunk = from / FO_ATTN_CHUNK * FO_ATTN_CHUNK; chunk <= pos; chunk += FO_ATTN_CHUNK) {
-        int lo = from > chunk ? from : chunk, hi = pos + 1 < chunk + FO_ATTN_CHUNK ? pos + 1 : chunk + FO_ATTN_CHUNK;
-        if (hi - lo < FO_ATTN_CHUNK || n_q < FO_ATTN_HEADS)
-            for (int i = 0; i < FO_ATTN_CHUNK * FO_ATTN_HEADS; i++) s[i] = -INFINITY;
-        for (int at = lo, n; at < hi; at += n) {
-            int in_page = at % g->page_tokens;
-            n = hi - at < g->page_tokens - in_page ? hi - at : g->page_tokens - in_page;
-            j->kern->qk[kv_kind(g->k_type)](q, n_q, g->head_dim, kv_k(&j->kv, seq->pages[at / g->page_tokens], head, in_page), n, g->scale,
-                                            s + (at - chunk) * FO_ATTN_HEADS);
-        }
-        j->kern->softmax(s, m, sum, r);
-        if (chunk > from)
-            for (int h = 0; h < n_q; h++)
-                if (r[h] != 1.0f) j->kern->scale(out + h * g->head_dim, g->head_dim, r[h]);
-        for (int at = lo, n; at < hi; at += n) {
-            int in_page = at % g->page_tokens;
-            n = hi - at < g->page_tokens - in_page ? hi - at : g->page_tokens - in_page;
-            j->kern->pv[kv_kind(g->v_type)](s + (at - chunk) * FO_ATTN_HEADS, n_q, g->head_dim,
-                                            kv_v(&j->kv, seq->pages[at / g->page_tokens], head, in_page), n, out);
+    int64_t row = t->seq->row + (t->first + i) / j->group, head = (int64_t)t->head * j->group + (t->first + i) % j->group;
+    return (row * g->n_head + head) * g->head_dim;
+}
+
+/* Up to FO_ATTN_HEADS queries from i on over positions [lo, hi) of one chunk, all of which they see. */
+static void attend_chunk(const struct attend_job *j, const struct tile *t, struct tile_scratch *w, int i, int n_q, int lo, int hi, bool ahead) {
+    const struct fo_kv_geom *g = j->kv.g;
+    const int chunk = lo / FO_ATTN_CHUNK * FO_ATTN_CHUNK, P = g->page_tokens;
+    _Alignas(64) float s[FO_ATTN_HEADS * FO_ATTN_CHUNK];
+    float r[FO_ATTN_HEADS];
+    float *out = w->acc + (int64_t)i * g->head_dim;
+    for (int at = lo, n; at < hi; at += n) {
+        n = hi - at < P - at % P ? hi - at : P - at % P;
+        struct fo_kv_run k = { .block = k_block(&j->kv, t->seq->pages[at / P], t->head), .tokens = j->kv.k_tokens, .lo = at % P, .hi = at % P + n, .at = at - chunk };
+        if (ahead) k.ahead = k_block(&j->kv, t->seq->pages[at / P + 1], t->head);
+        j->kern->qk[j->kv.k_kind](w->q + (size_t)i * j->q_bytes, n_q, g->head_dim, &k, g->scale, s);
+    }
+    for (int h = 0; h < n_q && hi - lo < FO_ATTN_CHUNK; h++) {
+        for (int c = 0; c < lo - chunk; c++) s[h * FO_ATTN_CHUNK + c] = -INFINITY;
+        for (int c = hi - chunk; c < FO_ATTN_CHUNK; c++) s[h * FO_ATTN_CHUNK + c] = -INFINITY;
+    }
+    j->kern->softmax(s, n_q, w->m + i, w->sum + i, r);
+    for (int at = lo, n; at < hi; at += n) {
+        n = hi - at < P - at % P ? hi - at : P - at % P;
+        struct fo_kv_run v = { .block = v_block(&j->kv, t->seq->pages[at / P], t->head), .tokens = j->kv.v_tokens, .lo = at % P, .hi = at % P + n, .at = at - chunk };
+        if (ahead) v.ahead = v_block(&j->kv, t->seq->pages[at / P + 1], t->head);
+        j->kern->pv[j->kv.v_kind](s, r, n_q, g->head_dim, &v, out);
+        for (int h = 0; h < n_q; h++) r[h] = 1;
+    }
+}
+
+/* All queries of a tile over one span: m, sum and acc of the scratch. */
+static void attend_span(const struct attend_job *j, const struct tile *t, struct tile_scratch *w, int span) {
+    const int head_dim = j->kv.g->head_dim, first = pos_of(j, t, 0), last = pos_of(j, t, t->n - 1), end = (span + 1) * SPAN;
+    for (int i = 0; i < t->n; i++) w->m[i] = -INFINITY, w->sum[i] = 0;
+    memset(w->acc, 0, (size_t)t->n * (size_t)head_dim * sizeof *w->acc);
+    int chunk = sees_from(j, first) / FO_ATTN_CHUNK * FO_ATTN_CHUNK;
+    if (chunk < span * SPAN) chunk = span * SPAN;
+    for (; chunk < end && chunk <= last; chunk += FO_ATTN_CHUNK) {
+        const int next = chunk + FO_ATTN_CHUNK;
+        bool all = next <= first + 1 && chunk >= sees_from(j, last); /* every query sees all of it: rows need not be told apart */
+        bool ahead = j->kv.g->page_tokens == FO_ATTN_CHUNK && next < end && next <= last;
+        for (int i = 0, n_q; i < t->n; i += n_q) {
+            n_q = t->n - i < FO_ATTN_HEADS ? t->n - i : FO_ATTN_HEADS;
+            int lo = chunk, hi = next;
+            if (!all) {
+                int pos = pos_of(j, t, i), rest = j->group - (t->first + i) % j->group;
+                if (n_q > rest) n_q = rest;
+                if (lo < sees_from(j, pos)) lo = sees_from(j, pos);
+                if (hi > pos + 1) hi = pos + 1;
+            }
+            if (lo < hi) attend_chunk(j, t, w, i, n_q, lo, hi, ahead && i == 0);
         }
     }
-    for (int h = 0; h < n_q; h++) j->kern->scale(out + h * g->head_dim, g->head_dim, 1.0f / sum[h]);
+}
+
+/* out, *m and *sum of the spans before, and one more. Zeros and -INFINITY are those of none. */
+static void add_span(float *out, float *m, float *sum, const float *acc, float acc_m, float acc_sum, int head_dim) {
+    float top = acc_m > *m ? acc_m : *m, a = fo_ref_exp(*m - top), b = fo_ref_exp(acc_m - top);
+    for (int d = 0; d < head_dim; d++) out[d] = out[d] * a + acc[d] * b;
+    *sum = *sum * a + acc_sum * b;
+    *m = top;
+}
+
+static void divide(float *out, const float *in, float by, int head_dim) {
+    float inv = 1.0f / by;
+    for (int d = 0; d < head_dim; d++) out[d] = in[d] * inv;
+}
+
+/* Query i's part of a span into its row of the output; spans come in order. */
+static void take_span(const struct attend_job *j, const struct tile *t, int i, int span, const float *acc, float m, float sum, float *row_m, float *row_sum) {
+    const int head_dim = j->kv.g->head_dim, pos = pos_of(j, t, i), first = sees_from(j, pos) / SPAN, last = pos / SPAN;
+    float *out = j->out + query_at(j, t, i);
+    if (span < first || span > last) return;
+    if (first == last) {
+        divide(out, acc, sum, head_dim);
+        return;
+    }
+    if (span == first) {
+        memset(out, 0, (size_t)head_dim * sizeof *out);
+        *row_m = -INFINITY;
+        *row_sum = 0;
+    }
+    add_span(out, row_m, row_sum, acc, m, sum, head_dim);
+    if (span == last) divide(out, out, *row_sum, head_dim);
+}
+
+static void make_queries(const struct attend_job *j, const struct tile *t, struct tile_scratch *w) {
+    for (int i = 0; i < t->n; i++) j->kern->query[j->kv.k_kind](j->q + query_at(j, t, i), j->kv.g->head_dim, w->q + (size_t)i * j->q_bytes);
+}
+
+static void attend_tile(const struct attend_job *j, const struct tile *t, struct tile_scratch *w) {
+    make_queries(j, t, w);
+    for (int span = t->first_span; span < t->first_span + t->n_spans; span++) {
+        attend_span(j, t, w, span);
+        for (int i = 0; i < t->n; i++)
+            take_span(j, t, i, span, w->acc + (int64_t)i * j->kv.g->head_dim, w->m[i], w->sum[i], &w->row_m[i], &w->row_sum[i]);
+    }
+}
+
+/* One span of a tile into its partial results; after the last of them all are added up. */
+static void attend_split(const struct attend_job *j, struct split_tile *s, int n, struct tile_scratch *w) {
+    const struct tile *t = &s->t;
+    const int head_dim = j->kv.g->head_dim;
+    const int64_t size = head_dim + PART_EXTRA;
+    make_queries(j, t, w);
+    attend_span(j, t, w, t->first_span + n);
+    for (int i = 0; i < t->n; i++) {
+        float *part = s->parts + ((int64_t)n * t->n + i) * size;
+        memcpy(part, w->acc + (int64_t)i * head_dim, (size_t)head_dim * sizeof *part);
+        part[head_dim] = w->m[i];
+        part[head_dim + 1] = w->sum[i];
+    }
+    if (atomic_fetch_sub(&s->left, 1) > 1) return;
+    for (int i = 0; i < t->n; i++)
+        for (int span = 0; span < t->n_spans; span++) {
+            const float *part = s->parts + ((int64_t)span * t->n + i) * size;
+            take_span(j, t, i, t->first_span + span, part, part[head_dim], part[head_dim + 1], &w->row_m[i], &w->row_sum[i]);
+        }
+}
+
+static int seq_tiles(const struct attend_job *j, const struct fo_attn_seq *seq) {
+    return (seq->n * j->group + j->tile_queries - 1) / j->tile_queries;
+}
+
+/* Tile n of all: sequence by sequence, a sequence's late rows first because they see most, its heads side by side. */
+static struct tile tile_at(const struct attend_job *j, int n) {
+    const struct fo_attn_seq *seq = j->b->seqs;
+    for (int in_seq; n >= (in_seq = seq_tiles(j, seq) * j->kv.g->n_head_kv); seq++) n -= in_seq;
+    int heads = j->kv.g->n_head_kv, first = (seq_tiles(j, seq) - 1 - n / heads) * j->tile_queries, left = seq->n * j->group - first;
+    struct tile t = { .seq = seq, .head = n % heads, .first = first, .n = left < j->tile_queries ? left : j->tile_queries };
+    t.first_span = sees_from(j, pos_of(j, &t, 0)) / SPAN;
+    t.n_spans = pos_of(j, &t, t.n - 1) / SPAN + 1 - t.first_span;
+    return t;
 }
 
 static void attend_part(void *arg, int lo, int hi, int thread) {
-    (void)thread;
-    const struct attn_job *j = arg;
-    const struct fo_kv_geom *g = j->kv.g;
-    int group = g->n_head / g->n_head_kv, n = j->b->n_rows;
-    for (int unit = lo; unit < hi; unit++) {
-        int i = unit / g->n_head_kv, head = unit % g->n_head_kv;
-        int row = i % 2 ? n - 1 - i / 2 : i / 2;
-        const struct fo_attn_seq *seq = seq_of(j->b, row);
-        if (!seq) continue;
-        for (int h = 0; h < group; h += FO_ATTN_HEADS) {
-            int64_t at = ((int64_t)row * g->n_head + head * group + h) * g->head_dim;
-            attend_heads(j, seq, seq->pos + (row - seq->row), head, j->q + at, group - h < FO_ATTN_HEADS ? group - h : FO_ATTN_HEADS, j->out + at);
+    (void)lo, (void)hi;
+    struct attend_job *j = arg;
+    struct tile_scratch *w = &j->scratch[thread];
+    for (int item; (item = atomic_fetch_add(&j->next, 1)) < j->n_items;) {
+        if (!j->n_split) {
+            struct tile t = tile_at(j, item);
+            attend_tile(j, &t, w);
+            continue;
         }
+        int i = 0;
+        while (i + 1 < j->n_split && j->split[i + 1].first_item <= item) i++;
+        attend_split(j, &j->split[i], item - j->split[i].first_item, w);
     }
+}
+
+/* Makes the spans of all tiles items, if there is room for their partial results. */
+static void split_tiles(struct attend_job *j, struct split_tile *split, int n_tiles, float *parts, uint64_t n_floats) {
+    int n_items = 0;
+    uint64_t used = 0;
+    for (int i = 0; i < n_tiles; i++) {
+        struct split_tile *s = &split[i];
+        s->t = tile_at(j, i);
+        s->first_item = n_items;
+        s->parts = parts + used;
+        atomic_init(&s->left, s->t.n_spans);
+        n_items += s->t.n_spans;
+        used += (uint64_t)s->t.n_spans * (uint64_t)s->t.n * (uint64_t)(j->kv.g->head_dim + PART_EXTRA);
+        if (used > n_floats) return;
+    }
+    if (n_items == n_tiles) return;
+    j->split = split;
+    j->n_split = n_tiles;
+    j->n_items = n_items;
 }
 
 int fo_cpu_attend(struct fo_stream *s, const struct fo_kv_geom *g, const float *q, const struct fo_attn_batch *b, int layer, float *out,
                   struct fo_err *e) {
-    int rc = check_kv_types(g, e);
-    if (rc) return rc;
     struct cpu *c = cpu_of(s);
-    struct attn_job j = { .kern = &c->kern, .kv = kv_view(g, layer), .b = b, .q = q, .out = out };
+    struct cpu_stream *cs = (struct cpu_stream *)s;
+    struct split_tile split[SPLIT_TILES];
+    struct attend_job j = { .kern = kernels(c, g), .b = b, .q = q, .out = out, .scratch = cs->tiles, .group = g->n_head / g->n_head_kv };
+    int rc = view_of(g, layer, &j.kv, e);
+    if (rc) return rc;
+    int room = TILE_FLOATS / g->head_dim, threads = fo_pool_threads(c->pool);
+    j.tile_queries = room < TILE_QUERIES ? room : TILE_QUERIES;
+    j.q_bytes = fo_query_bytes(j.kv.k_kind, g->head_dim);
     uint64_t bytes = 0;
-    for (int i = 0; i < b->n_seqs; i++)
-        bytes += (uint64_t)b->seqs[i].n * (uint64_t)(b->seqs[i].pos + b->seqs[i].n) * (j.kv.k_row + j.kv.v_row) * (uint64_t)g->n_head_kv;
-    run(c, attend_part, &j, b->n_rows * g->n_head_kv, bytes);
+    for (int i = 0; i < b->n_seqs; i++) {
+        const struct fo_attn_seq *seq = &b->seqs[i];
+        j.n_items += seq_tiles(&j, seq) * g->n_head_kv;
+        bytes += (uint64_t)seq->n * (uint64_t)(seq->pos + seq->n) * j.kv.page_bytes / (uint64_t)g->n_layer / (uint64_t)g->page_tokens;
+    }
+    if (j.n_items < threads * TILES_A_THREAD && j.n_items <= SPLIT_TILES) split_tiles(&j, split, j.n_items, cs->parts, cs->parts_floats);
+    run(c, attend_part, &j, j.n_items < threads ? j.n_items : threads, bytes);
     return FO_OK;
 }

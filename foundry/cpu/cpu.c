@@ -11,7 +11,7 @@
  * attention   is in attend.c.
  *
  * Scratch of a stream (scratch_layout, the same function measures and carves): converted activations, one dequantised row a thread,
- * and the rotation table of the batch, which serves q and k of every layer. */
+ * a thread's tile of attention and its partial results, and the rotation table of the batch, which serves q and k of every layer. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -89,10 +89,10 @@ static bool cpu_serves(struct fo_device *d, uint32_t dtype) {
 /* --- streams ------------------------------------------------------------------------------------------------------------------- */
 
 struct scratch {
-    uint64_t act, line, strip, cosine, sine, freq, pos;
+    uint64_t act, line, strip, tiles, parts, parts_floats, cosine, sine, freq, pos;
 };
 
-static int scratch_layout(const struct cpu *c, struct fo_arena *a, int max_rows, int64_t max_k, struct scratch *ret, struct fo_err *e) {
+static int scratch_layout(const struct cpu *c, struct fo_arena *a, int max_rows, int64_t max_k, int64_t max_ctx, struct scratch *ret, struct fo_err *e) {
     if (max_rows <= 0 || max_k <= 0 || max_k > INT32_MAX)
         return fo_fail(e, FO_EINTERNAL, "stream for %d rows of %lld elements", max_rows, (long long)max_k);
     uint64_t q8_0 = fo_act_row_bytes(FO_Q8_0, max_k), q8_k = fo_act_row_bytes(FO_Q8_K, max_k), rows = (uint64_t)max_rows;
@@ -101,6 +101,9 @@ static int scratch_layout(const struct cpu *c, struct fo_arena *a, int max_rows,
     if (!rc) rc = fo_arena_take(a, (uint64_t)fo_pool_threads(c->pool) * (uint64_t)max_k * sizeof(float), 64, &ret->line, e);
     uint64_t strips = c->exact || max_rows < GEMM_TOKENS ? 0 : (uint64_t)fo_pool_threads(c->pool) * fo_gemm_scratch_bytes(max_k);
     if (!rc) rc = fo_arena_take(a, strips, 64, &ret->strip, e);
+    ret->parts_floats = fo_cpu_attend_parts(fo_pool_threads(c->pool), max_rows, max_k, max_ctx);
+    if (!rc) rc = fo_arena_take(a, (uint64_t)fo_pool_threads(c->pool) * fo_cpu_attend_bytes(), 64, &ret->tiles, e);
+    if (!rc) rc = fo_arena_take(a, ret->parts_floats * sizeof(float), 64, &ret->parts, e);
     if (!rc) rc = fo_arena_take(a, table, 64, &ret->cosine, e);
     if (!rc) rc = fo_arena_take(a, table, 64, &ret->sine, e);
     if (!rc) rc = fo_arena_take(a, ROPE_PAIRS * sizeof(double), 64, &ret->freq, e);
@@ -109,12 +112,11 @@ static int scratch_layout(const struct cpu *c, struct fo_arena *a, int max_rows,
 }
 
 static uint64_t cpu_stream_bytes(struct fo_device *d, int max_rows, int64_t max_k, int64_t max_ctx) {
-    (void)max_ctx; /* scores never leave a chunk */
     struct fo_arena a;
     struct scratch at;
     struct fo_err ignored;
     fo_arena_init_measure(&a);
-    return scratch_layout(d->priv, &a, max_rows, max_k, &at, &ignored) ? 0 : a.used;
+    return scratch_layout(d->priv, &a, max_rows, max_k, max_ctx, &at, &ignored) ? 0 : a.used;
 }
 
 static void cpu_stream_close(struct fo_stream *s) {
@@ -128,7 +130,7 @@ static int cpu_stream_open(struct fo_device *d, int max_rows, int64_t max_k, int
     struct scratch at;
     struct fo_arena a;
     fo_arena_init_measure(&a);
-    int rc = scratch_layout(d->priv, &a, max_rows, max_k, &at, e);
+    int rc = scratch_layout(d->priv, &a, max_rows, max_k, max_ctx, &at, e);
     if (rc) return rc;
     struct cpu_stream *s = calloc(1, sizeof *s);
     if (!s) return fo_fail_need(e, FO_ENOMEM, sizeof *s, 0, "%s: no memory for a stream", d->die.name);
@@ -137,11 +139,14 @@ static int cpu_stream_open(struct fo_device *d, int max_rows, int64_t max_k, int
     rc = cpu_alloc(d, s->block_bytes, &s->block, e);
     if (rc) goto fail;
     fo_arena_init_host(&a, s->block, s->block_bytes);
-    rc = scratch_layout(d->priv, &a, max_rows, max_k, &at, e);
+    rc = scratch_layout(d->priv, &a, max_rows, max_k, max_ctx, &at, e);
     if (rc) goto fail;
     s->act = fo_arena_ptr(&a, at.act);
     s->line = fo_arena_ptr(&a, at.line);
     s->strip = fo_arena_ptr(&a, at.strip);
+    s->tiles = fo_arena_ptr(&a, at.tiles);
+    s->parts = fo_arena_ptr(&a, at.parts);
+    s->parts_floats = at.parts_floats;
     s->rope_cos = fo_arena_ptr(&a, at.cosine);
     s->rope_sin = fo_arena_ptr(&a, at.sine);
     s->rope_freq = fo_arena_ptr(&a, at.freq);
@@ -448,6 +453,7 @@ int fo_cpu_open(const char *address, const struct fo_device_opts *opts, struct f
     c->exact = opts->exact;
     int rc = fo_cpu_kernels_for(isa, &c->kern, e);
     if (!rc && c->exact) fo_cpu_ref(&c->kern);
+    fo_cpu_ref_attn(&c->ref_attn);
     if (!rc) rc = fo_pool_new(opts->n_threads, &c->pool, e);
     if (rc) {
         free(c);

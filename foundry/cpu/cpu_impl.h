@@ -10,10 +10,12 @@ enum { WORTH_BYTES = 1 << 15 /* of operands of a job for more than one thread */
 struct cpu {
     struct fo_device dev;
     struct fo_cpu_kernels kern;
+    struct fo_attn_kernels ref_attn; /* the reference's */
     bool exact;
     struct fo_pool *pool;
 };
 
+struct tile_scratch;
 struct cpu_stream {
     struct fo_stream base;
     void *block;
@@ -21,6 +23,9 @@ struct cpu_stream {
     unsigned char *act;
     float *line;          /* [threads][max_k] */
     unsigned char *strip; /* [threads][fo_gemm_scratch_bytes(max_k)], none where no batch is that large */
+    struct tile_scratch *tiles; /* [threads], of fo_cpu_attend_bytes */
+    float *parts;               /* [parts_floats], of fo_cpu_attend_parts */
+    uint64_t parts_floats;
     /* The rotation of the last batch: valid while inv_freq, attn_factor and pos are what they were. */
     float *rope_cos, *rope_sin; /* [max_rows][ROPE_PAIRS] */
     double *rope_freq;          /* [ROPE_PAIRS] */
@@ -46,3 +51,6 @@ int fo_cpu_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const float
                     struct fo_err *e);
 int fo_cpu_attend(struct fo_stream *s, const struct fo_kv_geom *g, const float *q, const struct fo_attn_batch *b, int layer, float *out,
                   struct fo_err *e);
+/* Scratch that they need: bytes of a thread, and floats of a stream. */
+uint64_t fo_cpu_attend_bytes(void);
+uint64_t fo_cpu_attend_parts(int n_threads, int max_rows, int64_t max_k, int64_t max_ctx);

@@ -14,6 +14,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "foundry/cpu/attn.h"
 #include "foundry/dtype.h"
 
 struct fo_err;
@@ -22,11 +23,7 @@ struct fo_rope;
 #define FO_TOL_DOT 1e-6f
 #define FO_TOL_ROW 2e-6f
 
-enum {
-    FO_TILE = 4,       /* most activation rows that one call of a dot slot takes */
-    FO_ATTN_HEADS = 4, /* most query heads that one call of an attention slot takes; also the stride of scores */
-    FO_ATTN_CHUNK = 64 /* positions between two rescalings of the running softmax; chunk edges are multiples of it */
-};
+enum { FO_TILE = 4 /* most activation rows that one call of a dot slot takes */ };
 
 /* A batch of activations as the dots want them. In type FO_F32 they are the caller's x. Else each row is one piece of `row_bytes`:
  *   FO_Q8_0   int8 q[k padded to 256] | int8 p[the same] | float d[one a 32] | float s[one a 32]
@@ -108,13 +105,6 @@ static inline uint64_t fo_gemm_scratch_bytes(int64_t k) {
     return (uint64_t)fo_act_padded(k) / 256 * FO_GEMM_BYTES;
 }
 
-/* What a query needs of one run of positions that lie together in a page. q is [n_q][head_dim] with n_q <= FO_ATTN_HEADS, the heads
- * that share this K and V; K and V are [n][head_dim] of the slot's type; s is [n][FO_ATTN_HEADS]. */
-typedef void fo_qk_fn(const float *q, int n_q, int head_dim, const void *k, int n, float scale, float *s);
-typedef void fo_pv_fn(const float *s, int n_q, int head_dim, const void *v, int n, float *out);
-
-enum { FO_KV_KIND_F32, FO_KV_KIND_F16, FO_N_KV_KINDS };
-
 struct fo_cpu_kernels {
     const char *isa;
     /* Activations: one row of k floats into its place. k is a multiple of 32 (Q8_0) or 256 (Q8_K). */
@@ -130,18 +120,14 @@ struct fo_cpu_kernels {
     /* cos and sin are [n_rot / 2], for one position, attn_factor included; x is [n_head][head_dim]. */
     void (*rope)(float *x, int n_head, const struct fo_rope *r, const float *cosine, const float *sine);
 
-    void (*to_f16)(const float *in, uint16_t *out, int64_t n);
-    fo_qk_fn *qk[FO_N_KV_KINDS]; /* s[i][h] = scale * dot(q[h], K[i]) */
-    fo_pv_fn *pv[FO_N_KV_KINDS]; /* out[h] += sum over i, in order, of s[i][h] * V[i] */
-    /* One chunk of the running softmax, s [FO_ATTN_CHUNK][FO_ATTN_HEADS] with -inf where nothing is visible: m = max(m, s),
-     * s = exp(s - m), sum = sum * r + (sum of s), and r = exp(m before - m) is what the caller multiplies its output with. All [FO_ATTN_HEADS]. */
-    void (*softmax)(float *s, float *m, float *sum, float *ret_r);
     void (*scale)(float *x, int64_t n, float by);
+    struct fo_attn_kernels attn;
 };
 
 /* Fills every slot but the dots of types that no file's weights have. */
 void fo_cpu_ref(struct fo_cpu_kernels *k);
 void fo_cpu_ref_dots(struct fo_cpu_kernels *k); /* the part of fo_cpu_ref in ref_dots.c */
+void fo_cpu_ref_attn(struct fo_attn_kernels *k); /* and in ref_attn.c */
 /* Overwrite slots; false when this build has no such overlay (another architecture). Whether the CPU has it is the caller's to ask. */
 bool fo_cpu_avx2(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_legacy(struct fo_cpu_kernels *k); /* the parts of fo_cpu_avx2 in avx2_legacy.c and so on */
@@ -149,11 +135,13 @@ void fo_cpu_avx2_k(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_iq(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_gemm(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_rows(struct fo_cpu_kernels *k);
+void fo_cpu_avx2_attn(struct fo_attn_kernels *k);
 bool fo_cpu_avx512(struct fo_cpu_kernels *k);
 void fo_cpu_avx512_legacy(struct fo_cpu_kernels *k); /* the parts of fo_cpu_avx512, likewise */
 void fo_cpu_avx512_k(struct fo_cpu_kernels *k);
 bool fo_cpu_neon(struct fo_cpu_kernels *k);
-void fo_cpu_neon_rows(struct fo_cpu_kernels *k); /* the part of fo_cpu_neon in neon_rows.c */
+void fo_cpu_neon_rows(struct fo_cpu_kernels *k); /* the parts of fo_cpu_neon in neon_rows.c and so on */
+void fo_cpu_neon_attn(struct fo_attn_kernels *k);
 bool fo_cpu_dotprod(struct fo_cpu_kernels *k);
 
 /* The table for "scalar" or an overlay by name, or the best for NULL and "auto". FO_EUNSUPPORTED names what this CPU lacks. */

@@ -19,6 +19,26 @@ INLINE float half_to_f32(uint16_t bits) {
     return (float)h;
 }
 
+/* fo_ref_exp on four lanes, with fused products. */
+INLINE float32x4_t exp4(float32x4_t x) {
+    const float32x4_t round = vdupq_n_f32(12582912.0f);
+    uint32x4_t zero = vcltq_f32(x, vdupq_n_f32(-87.33f));
+    x = vminq_f32(x, vdupq_n_f32(88.37f)); /* a NaN stays */
+    float32x4_t shifted = vfmaq_n_f32(round, x, 1.44269504f), n = vsubq_f32(shifted, round);
+    float32x4_t r = vfmaq_n_f32(vfmaq_n_f32(x, n, -0.693359375f), n, 2.12194440e-4f);
+    float32x4_t p = vdupq_n_f32(1.98412698e-4f);
+    p = vfmaq_f32(vdupq_n_f32(1.38888889e-3f), p, r);
+    p = vfmaq_f32(vdupq_n_f32(8.33333333e-3f), p, r);
+    p = vfmaq_f32(vdupq_n_f32(4.16666667e-2f), p, r);
+    p = vfmaq_f32(vdupq_n_f32(1.66666667e-1f), p, r);
+    p = vfmaq_f32(vdupq_n_f32(0.5f), p, r);
+    p = vfmaq_f32(vdupq_n_f32(1.0f), p, r);
+    p = vfmaq_f32(vdupq_n_f32(1.0f), p, r);
+    uint32x4_t two_n = vshlq_n_u32(vaddq_u32(vreinterpretq_u32_f32(shifted), vdupq_n_u32(127)), 23);
+    p = vmulq_f32(p, vreinterpretq_f32_u32(two_n));
+    return vreinterpretq_f32_u32(vbicq_u32(vreinterpretq_u32_f32(p), zero));
+}
+
 INLINE struct bytes32 load32(const int8_t *p) {
     return (struct bytes32){ vld1q_s8(p), vld1q_s8(p + 16) };
 }

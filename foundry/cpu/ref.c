@@ -6,7 +6,7 @@
  *   quantised    a block's products are summed in integers, exactly; each block is then one float product added to the running sum of
  *   dots         its row, in order.
  *   exp          fo_ref_exp below, made of float additions and products only.
- *   attention    positions in chunks of 64 (FO_ATTN_CHUNK) with a running maximum, see kernels.h and attend in cpu.c. */
+ *   attention    see ref_attn.c and attend.c. */
 #include <math.h>
 #include <string.h>
 
@@ -33,7 +33,7 @@ static float dot_f32(const float *a, const float *b, int64_t k) {
 
 /* e^x to about 1.5 ulp: x = n ln 2 + r with |r| <= ln 2 / 2, Taylor to degree 7, times 2^n. 0 below the smallest normal number, a
  * large finite number above 2^127.5; NaN stays NaN. */
-static float ref_exp(float x) {
+float fo_ref_exp(float x) {
     if (x < -87.33f) return 0.0f;
     if (x > 88.37f) x = 88.37f;
     float shifted = x * 1.44269504f + 12582912.0f, n = shifted - 12582912.0f; /* 1.5 * 2^23: rounds to an integer in the low bits */
@@ -238,7 +238,7 @@ static void add(const float *a, const float *b, int64_t k, float *out) {
 }
 
 static void silu_mul(const float *gate, const float *up, int64_t k, float *out) {
-    for (int64_t i = 0; i < k; i++) out[i] = gate[i] / (1.0f + ref_exp(-gate[i])) * up[i];
+    for (int64_t i = 0; i < k; i++) out[i] = gate[i] / (1.0f + fo_ref_exp(-gate[i])) * up[i];
 }
 
 static void rope(float *x, int n_head, const struct fo_rope *r, const float *cosine, const float *sine) {
@@ -251,61 +251,8 @@ static void rope(float *x, int n_head, const struct fo_rope *r, const float *cos
         }
 }
 
-static void to_f16(const float *in, uint16_t *out, int64_t n) {
-    for (int64_t i = 0; i < n; i++) out[i] = fo_f32_to_f16(in[i]);
-}
-
 static void scale(float *x, int64_t n, float by) {
     for (int64_t i = 0; i < n; i++) x[i] *= by;
-}
-
-/* --- attention ----------------------------------------------------------------------------------------------------------------- */
-
-static void qk_f32(const float *q, int n_q, int head_dim, const void *k, int n, float by, float *s) {
-    const float *row = k;
-    for (int i = 0; i < n; i++, row += head_dim)
-        for (int h = 0; h < n_q; h++) s[i * FO_ATTN_HEADS + h] = by * dot_f32(q + h * head_dim, row, head_dim);
-}
-
-static void qk_f16(const float *q, int n_q, int head_dim, const void *k, int n, float by, float *s) {
-    const uint16_t *row = k;
-    for (int i = 0; i < n; i++, row += head_dim)
-        for (int h = 0; h < n_q; h++) {
-            float lane[LANES] = { 0 };
-            for (int d = 0; d < head_dim; d++) lane[d % LANES] += q[h * head_dim + d] * fo_f16_to_f32(row[d]);
-            s[i * FO_ATTN_HEADS + h] = by * fold(lane);
-        }
-}
-
-static void pv_f32(const float *s, int n_q, int head_dim, const void *v, int n, float *out) {
-    const float *row = v;
-    for (int i = 0; i < n; i++, row += head_dim)
-        for (int h = 0; h < n_q; h++)
-            for (int d = 0; d < head_dim; d++) out[h * head_dim + d] += s[i * FO_ATTN_HEADS + h] * row[d];
-}
-
-static void pv_f16(const float *s, int n_q, int head_dim, const void *v, int n, float *out) {
-    const uint16_t *row = v;
-    for (int i = 0; i < n; i++, row += head_dim)
-        for (int d = 0; d < head_dim; d++) {
-            float x = fo_f16_to_f32(row[d]);
-            for (int h = 0; h < n_q; h++) out[h * head_dim + d] += s[i * FO_ATTN_HEADS + h] * x;
-        }
-}
-
-static void softmax(float *s, float *m, float *sum, float *ret_r) {
-    for (int h = 0; h < FO_ATTN_HEADS; h++) {
-        float top = m[h], total = 0;
-        for (int i = 0; i < FO_ATTN_CHUNK; i++) top = s[i * FO_ATTN_HEADS + h] > top ? s[i * FO_ATTN_HEADS + h] : top;
-        for (int i = 0; i < FO_ATTN_CHUNK; i++) {
-            float p = ref_exp(s[i * FO_ATTN_HEADS + h] - top);
-            s[i * FO_ATTN_HEADS + h] = p;
-            total += p;
-        }
-        ret_r[h] = ref_exp(m[h] - top);
-        sum[h] = sum[h] * ret_r[h] + total;
-        m[h] = top;
-    }
 }
 
 void fo_cpu_ref(struct fo_cpu_kernels *k) {
@@ -326,11 +273,8 @@ void fo_cpu_ref(struct fo_cpu_kernels *k) {
         .add = add,
         .silu_mul = silu_mul,
         .rope = rope,
-        .to_f16 = to_f16,
-        .qk = { [FO_KV_KIND_F32] = qk_f32, [FO_KV_KIND_F16] = qk_f16 },
-        .pv = { [FO_KV_KIND_F32] = pv_f32, [FO_KV_KIND_F16] = pv_f16 },
-        .softmax = softmax,
         .scale = scale,
     };
     fo_cpu_ref_dots(k);
+    fo_cpu_ref_attn(&k->attn);
 }

@@ -23,22 +23,22 @@ _Static_assert(FO_TILE == 4, "EACH has four");
 
 _Static_assert(FO_ATTN_HEADS == 4, "the slots below have four");
 
-/* The attention slots from the overlay's templates qk and pv, whose last parameter is the number of query heads. */
-#define QK_SLOT(name, f16)                                                                                                               \
-    static void name(const float *q, int n_q, int head_dim, const void *k, int n, float by, float *s) {                                  \
+/* The attention slots from a template whose last parameter is the number of queries, a constant in each copy. */
+#define QK_SLOT(name, template, kind)                                                                                                    \
+    static void name(const void *q, int n_q, int head_dim, const struct fo_kv_run *k, float scale, float *s) {                           \
         switch (n_q) {                                                                                                                   \
-        case 1: qk(f16, q, head_dim, k, n, by, s, 1); break;                                                                             \
-        case 2: qk(f16, q, head_dim, k, n, by, s, 2); break;                                                                             \
-        case 3: qk(f16, q, head_dim, k, n, by, s, 3); break;                                                                             \
-        default: qk(f16, q, head_dim, k, n, by, s, 4); break;                                                                            \
+        case 1: template(kind, q, head_dim, k, scale, s, 1); break;                                                                      \
+        case 2: template(kind, q, head_dim, k, scale, s, 2); break;                                                                      \
+        case 3: template(kind, q, head_dim, k, scale, s, 3); break;                                                                      \
+        default: template(kind, q, head_dim, k, scale, s, 4); break;                                                                     \
         }                                                                                                                                \
     }
-#define PV_SLOT(name, f16)                                                                                                               \
-    static void name(const float *s, int n_q, int head_dim, const void *v, int n, float *out) {                                          \
+#define PV_SLOT(name, template, kind)                                                                                                    \
+    static void name(const float *s, const float *r, int n_q, int head_dim, const struct fo_kv_run *v, float *out) {                     \
         switch (n_q) {                                                                                                                   \
-        case 1: pv(f16, s, head_dim, v, n, out, 1); break;                                                                               \
-        case 2: pv(f16, s, head_dim, v, n, out, 2); break;                                                                               \
-        case 3: pv(f16, s, head_dim, v, n, out, 3); break;                                                                               \
-        default: pv(f16, s, head_dim, v, n, out, 4); break;                                                                              \
+        case 1: template(kind, s, r, head_dim, v, out, 1); break;                                                                        \
+        case 2: template(kind, s, r, head_dim, v, out, 2); break;                                                                        \
+        case 3: template(kind, s, r, head_dim, v, out, 3); break;                                                                        \
+        default: template(kind, s, r, head_dim, v, out, 4); break;                                                                       \
         }                                                                                                                                \
     }

@@ -522,7 +522,6 @@ static void row_ops_agree_with_the_reference(void **state) {
     fo_rng_seed(&rng, 5);
     enum { MAX = 600 };
     float x[MAX], y[MAX], want[MAX], got[MAX];
-    uint16_t want_h[MAX], got_h[MAX];
     for (int o = 0; o < n_overlays; o++) {
         const struct fo_cpu_kernels *k = &overlays[o].k;
         const char *name = overlays[o].name;
@@ -530,9 +529,6 @@ static void row_ops_agree_with_the_reference(void **state) {
             for (int flavour = 0; flavour < N_FLAVOURS; flavour++) {
                 fill(x, n, flavour);
                 fill(y, n, 0);
-                ref.to_f16(x, want_h, n);
-                k->to_f16(x, got_h, n);
-                assert_memory_equal(want_h, got_h, (size_t)n * sizeof *want_h);
                 ref.add(x, y, n, want);
                 k->add(x, y, n, got);
                 check_row(name, "add", want, got, n);
@@ -580,85 +576,270 @@ static void rotations_agree_with_the_reference(void **state) {
                 }
 }
 
-static void attention_agrees_with_the_reference(void **state) {
+enum { MAX_DIM = 264, MAX_TOKENS = 64 };
+
+/* The K and the V of one head, `tokens` positions, each in its own block of the heap's size. */
+struct kv {
+    enum fo_kv_kind kind;
+    int dim, tokens;
+    size_t bytes;
+    unsigned char *k, *v;
+};
+
+static const enum fo_dtype kv_types[FO_N_KV_KINDS] = { FO_F32, FO_F16, FO_Q8_0, FO_Q4_0 };
+
+static struct kv kv_new(enum fo_kv_kind kind, int dim, int tokens) {
+    struct kv b = { .kind = kind, .dim = dim, .tokens = tokens, .bytes = fo_kv_block_bytes(kv_types[kind], dim, tokens) };
+    assert_true(b.bytes > 0 && fo_kv_block_tokens(kv_types[kind], tokens) == (uint64_t)tokens);
+    b.k = malloc(b.bytes), b.v = malloc(b.bytes);
+    assert_true(b.k && b.v);
+    memset(b.k, 0xFF, b.bytes), memset(b.v, 0xFF, b.bytes); /* NaN in every place that holds a float */
+    return b;
+}
+
+static void kv_free(struct kv b) {
+    free(b.k), free(b.v);
+}
+
+/* Positions [lo, hi) from x [tokens][dim], the last first. */
+static void kv_put(const struct fo_attn_kernels *a, struct kv b, const float *x, int lo, int hi) {
+    for (int t = hi; t-- > lo;) {
+        a->put_k[b.kind](x + t * b.dim, b.dim, b.k, b.tokens, t);
+        a->put_v[b.kind](x + t * b.dim, b.dim, b.v, b.tokens, t);
+    }
+}
+
+static const int kv_dims[] = { 1, 7, 16, 20, 31, 32, 64, 72, 80, 96, 128, 256, 264 };
+enum { N_KV_DIMS = sizeof kv_dims / sizeof *kv_dims };
+
+static bool kv_fits(int kind, int dim) {
+    return kind < FO_KV_KIND_Q8_0 || dim % 32 == 0;
+}
+
+static void stores_and_queries_have_the_references_bits(void **state) {
     (void)state;
     need_overlays();
     fo_rng_seed(&rng, 7);
-    enum { MAX_DIM = 264, N = FO_ATTN_CHUNK };
-    static float kv[N * MAX_DIM], q[FO_ATTN_HEADS * MAX_DIM], s[2][N * FO_ATTN_HEADS], out[2][FO_ATTN_HEADS * MAX_DIM];
-    static uint16_t half[N * MAX_DIM];
+    static float x[MAX_TOKENS * MAX_DIM];
+    static _Alignas(64) unsigned char q[2][MAX_DIM * 4 + 64];
     for (int o = 0; o < n_overlays; o++)
         for (int kind = 0; kind < FO_N_KV_KINDS; kind++)
-            for (int dim = 1; dim <= MAX_DIM; dim += dim < 40 ? 3 : 32)
-                for (int n_q = 1; n_q <= FO_ATTN_HEADS; n_q++)
-                    for (int n = 1; n <= N; n = n * 3 < N || n == N ? n * 3 : N) {
-                        fill(kv, n * dim, 0);
-                        fill(q, n_q * dim, 0);
-                        ref.to_f16(kv, half, n * dim);
-                        const void *data = kind == FO_KV_KIND_F16 ? (const void *)half : kv;
-                        const struct fo_cpu_kernels *k[2] = { &ref, &overlays[o].k };
-                        for (int i = 0; i < 2; i++) {
-                            for (int j = 0; j < N * FO_ATTN_HEADS; j++) s[i][j] = -INFINITY;
-                            k[i]->qk[kind](q, n_q, dim, data, n, 0.7f, s[i]);
+            for (int i = 0; i < N_KV_DIMS; i++)
+                for (int flavour = 0; flavour < N_FLAVOURS && kv_fits(kind, kv_dims[i]); flavour++) {
+                    const struct fo_attn_kernels *a = &overlays[o].k.attn;
+                    int dim = kv_dims[i];
+                    struct kv want = kv_new((enum fo_kv_kind)kind, dim, 48), got = kv_new((enum fo_kv_kind)kind, dim, 48);
+                    fill(x, 48 * dim, flavour);
+                    kv_put(&ref.attn, want, x, 3, 46), kv_put(a, got, x, 3, 46);
+                    assert_memory_equal(want.k, got.k, want.bytes);
+                    assert_memory_equal(want.v, got.v, want.bytes);
+                    memset(q, 0x5A, sizeof q);
+                    ref.attn.query[kind](x, dim, q[0]), a->query[kind](x, dim, q[1]);
+                    assert_memory_equal(q[0], q[1], sizeof q[0]);
+                    assert_int_equal(q[0][fo_query_bytes((enum fo_kv_kind)kind, dim)], 0x5A);
+                    kv_free(want), kv_free(got);
+                }
+}
+
+/* What the type's own quantiser makes of x. */
+static void as_kept(int kind, const float *x, int dim, float *out) {
+    unsigned char block[MAX_DIM * 4];
+    memcpy(out, x, (size_t)dim * sizeof *out);
+    if (kind == FO_KV_KIND_F32) return;
+    fo_dtype_info(kv_types[kind])->from_f32(x, block, (size_t)dim);
+    fo_dtype_info(kv_types[kind])->to_f32(block, out, (size_t)dim);
+}
+
+/* The reference against double arithmetic on what is kept, in blocks of any number of positions. An 8-bit query (Q4_0) is off by up to half a
+ * step of 1 / 127 in each dimension, with random signs; the others by less than 1e-4 of |q||K|. */
+static void the_references_attention_agrees_with_double(void **state) {
+    (void)state;
+    fo_rng_seed(&rng, 8);
+    static float x[MAX_TOKENS * MAX_DIM], q[MAX_DIM], row[MAX_DIM], out[MAX_DIM];
+    static double want[MAX_DIM];
+    static _Alignas(64) unsigned char query[MAX_DIM * 4 + 64];
+    static const int tokens[] = { 3, 4, 8, 16, 24, 64 };
+    for (int kind = 0; kind < FO_N_KV_KINDS; kind++)
+        for (int i = 0; i < N_KV_DIMS; i++)
+            for (size_t p = 0; p < sizeof tokens / sizeof *tokens && kv_fits(kind, kv_dims[i]); p++) {
+                int dim = kv_dims[i], page = tokens[p], n = (int)fo_kv_block_tokens(kv_types[kind], page), lo = page / 3;
+                struct kv b = kv_new((enum fo_kv_kind)kind, dim, n);
+                float s[FO_ATTN_CHUNK], r = 0.5f;
+                fill(x, page * dim, 0), fill(q, dim, 0), fill(out, dim, 0);
+                kv_put(&ref.attn, b, x, lo, page);
+                ref.attn.query[kind](q, dim, query);
+                struct fo_kv_run k = { .block = b.k, .tokens = n, .lo = lo, .hi = page, .at = 5 % (FO_ATTN_CHUNK - page + 1) }, v = k;
+                v.block = b.v;
+                ref.attn.qk[kind](query, 1, dim, &k, 0.25f, s);
+                for (int d = 0; d < dim; d++) want[d] = 0.5 * (double)out[d];
+                double largest = 0;
+                for (int t = lo; t < page; t++) {
+                    double sum = 0, norm = 0, abs_sum = 0;
+                    as_kept(kind, x + t * dim, dim, row);
+                    for (int d = 0; d < dim; d++) {
+                        sum += (double)q[d] * (double)row[d];
+                        abs_sum += fabs((double)q[d] * (double)row[d]);
+                        norm += (double)row[d] * (double)row[d];
+                    }
+                    double tolerance = kind == FO_KV_KIND_Q4_0 ? 6 * sqrt(norm) / 127 / sqrt(12) : kind == FO_KV_KIND_Q8_0 ? 1e-4 * sqrt(norm) : 1e-6 * abs_sum;
+                    double got = (double)s[k.at + t - lo];
+                    if (!(fabs(got - 0.25 * sum) <= 0.25 * tolerance + 1e-30))
+                        fail_msg("%s dim %d of %d, score %d: %g, expected %g +- %g", fo_dtype_name(kv_types[kind]), dim, page, t, got, 0.25 * sum, 0.25 * tolerance);
+                    float w = s[k.at + t - lo] = uniform(0, 1);
+                    for (int d = 0; d < dim; d++) want[d] += (double)w * (double)row[d], largest = fmax(largest, fabs((double)row[d]));
+                }
+                ref.attn.pv[kind](s, &r, 1, dim, &v, out);
+                for (int d = 0; d < dim; d++) /* weights of 16 bits: half a step each */
+                    if (!(fabs((double)out[d] - want[d]) <= (double)(page - lo) * largest * (kind < FO_KV_KIND_Q8_0 ? 1e-6 : 2e-5) + 1e-6))
+                        fail_msg("%s dim %d of %d, output %d: %g, expected %g", fo_dtype_name(kv_types[kind]), dim, page, d, (double)out[d], want[d]);
+                kv_free(b);
+            }
+}
+
+static void attention_agrees_with_the_reference(void **state) {
+    (void)state;
+    need_overlays();
+    fo_rng_seed(&rng, 9);
+    static float x[MAX_TOKENS * MAX_DIM], q[FO_ATTN_HEADS * MAX_DIM], s[2][FO_ATTN_HEADS * FO_ATTN_CHUNK], alone[FO_ATTN_CHUNK], out[2][FO_ATTN_HEADS * MAX_DIM],
+        start[FO_ATTN_HEADS * MAX_DIM];
+    static _Alignas(64) unsigned char query[FO_ATTN_HEADS * (MAX_DIM * 4 + 64)];
+    static const struct {
+        int tokens, lo, hi, at;
+    } runs[] = { { 64, 0, 64, 0 }, { 64, 0, 1, 0 }, { 64, 3, 61, 3 }, { 64, 63, 64, 63 }, { 64, 17, 20, 17 }, { 16, 0, 16, 32 }, { 16, 5, 9, 21 }, { 48, 10, 33, 26 } };
+    for (int o = 0; o < n_overlays; o++)
+        for (int kind = 0; kind < FO_N_KV_KINDS; kind++)
+            for (int i = 0; i < N_KV_DIMS; i++)
+                for (size_t p = 0; p < sizeof runs / sizeof *runs && kv_fits(kind, kv_dims[i]); p++)
+                    for (int n_q = 1; n_q <= FO_ATTN_HEADS; n_q++) {
+                        const struct fo_attn_kernels *a = &overlays[o].k.attn, *both[2] = { &ref.attn, a };
+                        const char *name = overlays[o].name;
+                        int dim = kv_dims[i], lo = runs[p].lo, hi = runs[p].hi, at = runs[p].at, n = hi - lo;
+                        size_t q_bytes = fo_query_bytes((enum fo_kv_kind)kind, dim);
+                        struct kv b = kv_new((enum fo_kv_kind)kind, dim, runs[p].tokens);
+                        fill(x, runs[p].tokens * dim, 0), fill(q, n_q * dim, 0), fill(start, n_q * dim, 0);
+                        kv_put(&ref.attn, b, x, lo, hi);
+                        for (int h = 0; h < n_q; h++) ref.attn.query[kind](q + h * dim, dim, query + (size_t)h * q_bytes);
+                        struct fo_kv_run k = { .block = b.k, .tokens = b.tokens, .lo = lo, .hi = hi, .at = at }, v = k;
+                        v.block = b.v;
+                        for (int j = 0; j < 2; j++) {
+                            k.ahead = j ? b.k : NULL, v.ahead = j ? b.v : NULL;
+                            both[j]->qk[kind](query, n_q, dim, &k, 0.7f, s[j]);
                         }
-                        for (int h = 0; h < n_q; h++)
-                            for (int j = 0; j < n; j++)
-                                assert_true(fabs((double)s[0][j * FO_ATTN_HEADS + h] - (double)s[1][j * FO_ATTN_HEADS + h]) <= 1e-6 * dim);
+                        for (int h = 0; h < n_q; h++) {
+                            a->qk[kind](query + (size_t)h * q_bytes, 1, dim, &k, 0.7f, alone);
+                            assert_memory_equal(alone + at, s[1] + h * FO_ATTN_CHUNK + at, (size_t)n * sizeof *alone);
+                            for (int c = 0; c < FO_ATTN_CHUNK; c++) {
+                                float *want = &s[0][h * FO_ATTN_CHUNK + c], *got = &s[1][h * FO_ATTN_CHUNK + c];
+                                if (c < at || c >= at + n)
+                                    *want = *got = -INFINITY;
+                                else if (!(fabs((double)*want - (double)*got) <= (double)FO_TOL_ROW * dim))
+                                    fail_msg("%s %s dim %d run %d query %d of %d, score %d: %g, the reference has %g", name, fo_dtype_name(kv_types[kind]), dim, (int)p,
+                                             h, n_q, c - at, (double)*got, (double)*want);
+                            }
+                        }
                         memcpy(s[1], s[0], sizeof s[0]);
-                        for (int i = 0; i < 2; i++) {
+                        for (int j = 0; j < 2; j++) {
                             float m[FO_ATTN_HEADS], sum[FO_ATTN_HEADS], r[FO_ATTN_HEADS];
-                            for (int h = 0; h < FO_ATTN_HEADS; h++) m[h] = h % 2 ? -INFINITY : 0.25f, sum[h] = h % 2 ? 0 : 3;
-                            k[i]->softmax(s[i], m, sum, r);
+                            for (int h = 0; h < n_q; h++) m[h] = h % 2 ? -INFINITY : 0.25f, sum[h] = h % 2 ? 0 : 3;
+                            both[j]->softmax(s[j], n_q, m, sum, r);
                             for (int h = 0; h < n_q; h++) {
                                 double top = h % 2 ? -(double)INFINITY : 0.25, total = h % 2 ? 0 : 3;
                                 assert_true(m[h] >= (float)top);
-                                for (int j = 0; j < n; j++) assert_true(s[i][j * FO_ATTN_HEADS + h] >= 0 && s[i][j * FO_ATTN_HEADS + h] <= 1.000001f);
-                                for (int j = n; j < N; j++) assert_true(s[i][j * FO_ATTN_HEADS + h] == 0);
                                 total *= exp(top - (double)m[h]);
                                 assert_true(fabs((double)r[h] - exp(top - (double)m[h])) < 1e-6);
-                                for (int j = 0; j < n; j++) total += (double)s[i][j * FO_ATTN_HEADS + h];
+                                for (int c = 0; c < FO_ATTN_CHUNK; c++) {
+                                    float w = s[j][h * FO_ATTN_CHUNK + c];
+                                    assert_true(c < at || c >= at + n ? w == 0 : w >= 0 && w <= 1.000001f);
+                                    assert_true(fabs((double)w - (double)s[0][h * FO_ATTN_CHUNK + c]) <= 1e-6);
+                                    total += (double)w;
+                                }
                                 assert_true(fabs(total - (double)sum[h]) <= 1e-6 * total);
                             }
                         }
-                        for (int j = 0; j < n * FO_ATTN_HEADS; j++)
-                            if (j % FO_ATTN_HEADS < n_q) assert_true(fabs((double)s[0][j] - (double)s[1][j]) <= 1e-6);
                         memcpy(s[1], s[0], sizeof s[0]);
-                        fill(out[0], n_q * dim, 0);
-                        memcpy(out[1], out[0], sizeof out[0]);
-                        for (int i = 0; i < 2; i++) k[i]->pv[kind](s[i], n_q, dim, data, n, out[i]);
-                        check_row(overlays[o].name, "pv", out[0], out[1], n_q * dim);
+                        static const float r[FO_ATTN_HEADS] = { 1, 0.5f, 0, 0.3f };
+                        for (int j = 0; j < 2; j++) {
+                            memcpy(out[j], start, sizeof start);
+                            both[j]->pv[kind](s[j], r, n_q, dim, &v, out[j]);
+                        }
+                        check_row(name, "pv", out[0], out[1], n_q * dim);
+                        for (int h = 0; h < n_q; h++) {
+                            a->pv[kind](s[1] + h * FO_ATTN_CHUNK, r + h, 1, dim, &v, start + h * dim);
+                            assert_memory_equal(start + h * dim, out[1] + h * dim, (size_t)dim * sizeof *start);
+                        }
+                        kv_free(b);
                     }
 }
 
-/* A position's score and a dimension's sum do not depend on where a page ends. */
+/* A position's score, and with float KV a dimension's sum, do not depend on where a run ends. */
 static void attention_is_the_same_in_pieces(void **state) {
     (void)state;
-    fo_rng_seed(&rng, 8);
-    enum { DIM = 72, N = FO_ATTN_CHUNK };
-    static float kv[N * DIM], q[FO_ATTN_HEADS * DIM], s[2][N * FO_ATTN_HEADS], out[2][FO_ATTN_HEADS * DIM];
-    static uint16_t half[N * DIM];
+    fo_rng_seed(&rng, 10);
+    enum { DIM = 96, N = FO_ATTN_CHUNK };
+    static float x[N * DIM], q[FO_ATTN_HEADS * DIM], s[2][FO_ATTN_HEADS * N], out[2][FO_ATTN_HEADS * DIM];
+    static _Alignas(64) unsigned char query[FO_ATTN_HEADS * (DIM * 4 + 64)];
     for (int o = -1; o < n_overlays; o++)
         for (int kind = 0; kind < FO_N_KV_KINDS; kind++)
             for (int n_q = 1; n_q <= FO_ATTN_HEADS; n_q++)
                 for (int piece = 1; piece < N; piece += 6) {
-                    const struct fo_cpu_kernels *k = o < 0 ? &ref : &overlays[o].k;
-                    fill(kv, N * DIM, 0);
-                    fill(q, n_q * DIM, 0);
-                    ref.to_f16(kv, half, N * DIM);
-                    const char *data = kind == FO_KV_KIND_F16 ? (const char *)half : (const char *)kv;
-                    size_t row = DIM * (kind == FO_KV_KIND_F16 ? sizeof *half : sizeof *kv);
-                    memset(s, 0, sizeof s), memset(out, 0, sizeof out);
-                    k->qk[kind](q, n_q, DIM, data, N, 0.5f, s[0]);
-                    k->pv[kind](s[0], n_q, DIM, data, N, out[0]);
+                    const struct fo_attn_kernels *a = o < 0 ? &ref.attn : &overlays[o].k.attn;
+                    static const float zero[FO_ATTN_HEADS], one[FO_ATTN_HEADS] = { 1, 1, 1, 1 };
+                    struct kv b = kv_new((enum fo_kv_kind)kind, DIM, N);
+                    fill(x, N * DIM, 0), fill(q, n_q * DIM, 0);
+                    kv_put(&ref.attn, b, x, 0, N);
+                    for (int h = 0; h < n_q; h++) ref.attn.query[kind](q + h * DIM, DIM, query + (size_t)h * fo_query_bytes((enum fo_kv_kind)kind, DIM));
+                    memset(out, 0, sizeof out);
+                    struct fo_kv_run k = { .block = b.k, .tokens = N, .lo = 0, .hi = N, .at = 0 }, v = k;
+                    v.block = b.v;
+                    a->qk[kind](query, n_q, DIM, &k, 0.5f, s[0]);
+                    a->pv[kind](s[0], zero, n_q, DIM, &v, out[0]);
                     for (int i = 0; i < N; i += piece) {
-                        int n = N - i < piece ? N - i : piece;
-                        k->qk[kind](q, n_q, DIM, data + (size_t)i * row, n, 0.5f, s[1] + i * FO_ATTN_HEADS);
-                        k->pv[kind](s[1] + i * FO_ATTN_HEADS, n_q, DIM, data + (size_t)i * row, n, out[1]);
+                        k.lo = k.at = v.lo = v.at = i, k.hi = v.hi = i + piece < N ? i + piece : N;
+                        a->qk[kind](query, n_q, DIM, &k, 0.5f, s[1]);
+                        for (int h = 0; h < n_q; h++) assert_memory_equal(s[0] + h * N + i, s[1] + h * N + i, (size_t)(k.hi - i) * sizeof(float));
+                        a->pv[kind](s[0], i ? one : zero, n_q, DIM, &v, out[1]);
                     }
-                    for (int j = 0; j < N * FO_ATTN_HEADS; j++)
-                        if (j % FO_ATTN_HEADS < n_q) assert_memory_equal(&s[0][j], &s[1][j], sizeof(float));
-                    assert_memory_equal(out[0], out[1], (size_t)(n_q * DIM) * sizeof(float));
+                    if (kind < FO_KV_KIND_Q8_0) assert_memory_equal(out[0], out[1], (size_t)(n_q * DIM) * sizeof(float));
+                    kv_free(b);
                 }
+}
+
+/* What is not finite spoils the query that sees it, and no other. */
+static void bad_values_spoil_their_own_query_alone(void **state) {
+    (void)state;
+    fo_rng_seed(&rng, 11);
+    enum { DIM = 64, N = FO_ATTN_CHUNK };
+    static float x[N * DIM], q[2 * DIM], s[2 * N], out[2 * DIM];
+    static _Alignas(64) unsigned char query[2 * (DIM * 4 + 64)];
+    static const float bad[] = { NAN, -NAN, INFINITY, -INFINITY };
+    for (int o = -1; o < n_overlays; o++)
+        for (int kind = 0; kind < FO_N_KV_KINDS; kind++)
+            for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+                const struct fo_attn_kernels *a = o < 0 ? &ref.attn : &overlays[o].k.attn;
+                size_t q_bytes = fo_query_bytes((enum fo_kv_kind)kind, DIM);
+                struct kv b = kv_new((enum fo_kv_kind)kind, DIM, N);
+                struct fo_kv_run k = { .block = b.k, .tokens = N, .lo = 0, .hi = N, .at = 0 }, v = k;
+                v.block = b.v;
+                fill(x, N * DIM, 0), fill(q, 2 * DIM, 0);
+                kv_put(&ref.attn, b, x, 0, N);
+                q[DIM + 9] = bad[i];
+                for (int h = 0; h < 2; h++) a->query[kind](q + h * DIM, DIM, query + (size_t)h * q_bytes);
+                a->qk[kind](query, 2, DIM, &k, 0.5f, s);
+                for (int t = 0; t < N; t++) assert_true(isfinite(s[t]) && !isfinite(s[N + t]));
+                x[7 * DIM + 40] = bad[i]; /* a V that only the second query gives weight to */
+                kv_put(a, b, x, 7, 8);
+                for (int t = 0; t < N; t++) s[t] = s[N + t] = uniform(0, 1);
+                const float r[2] = { 0, 0 };
+                memset(out, 0, sizeof out);
+                v.lo = 8;
+                v.at = 8;
+                a->pv[kind](s, r, 1, DIM, &v, out);
+                v.lo = v.at = 0;
+                a->pv[kind](s + N, r, 1, DIM, &v, out + DIM);
+                for (int d = 0; d < DIM; d++) assert_true(isfinite(out[d]));
+                assert_false(isfinite(out[DIM + 40]));
+                kv_free(b);
+            }
 }
 
 int main(void) {
@@ -674,8 +855,11 @@ int main(void) {
         cmocka_unit_test(the_reference_dots_agree_with_double),
         cmocka_unit_test(row_ops_agree_with_the_reference),
         cmocka_unit_test(rotations_agree_with_the_reference),
+        cmocka_unit_test(stores_and_queries_have_the_references_bits),
+        cmocka_unit_test(the_references_attention_agrees_with_double),
         cmocka_unit_test(attention_agrees_with_the_reference),
         cmocka_unit_test(attention_is_the_same_in_pieces),
+        cmocka_unit_test(bad_values_spoil_their_own_query_alone),
     };
     return cmocka_run_group_tests_name("kernels", tests, find_overlays, NULL);
 }
