@@ -1,11 +1,13 @@
 """The tests of tests/bench/peers: its arithmetic, its parsing and its table; then the whole program with small scripts in place of Pantheon, of
 the peers and of the reading of the host. No network, no compiler.   python3 tests/bench/test_peers.py"""
+import io
 import json
 import os
 import pathlib
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
 import textwrap
 import time
@@ -234,7 +236,7 @@ class Whole(unittest.TestCase):
         self.build, self.peers = d / "build", d / "peers"
         self.fake(self.build, "pantheon-cpu")
         self.fake(self.build / "tests" / "bench", "bench_host")
-        for peer in ("llama-native", "ik-native", "llama-v2"):
+        for peer in ("llama-native", "ik-native", "llama-avx2", "ik-avx2", "llama-v2"):
             for program in ("llama-bench", "llama-batched-bench", "llama-server"):
                 self.fake(self.peers / peer / "bin", program)
         (self.peers / "llama-native" / "CMakeCache.txt").write_text("GGML_NATIVE:BOOL=ON\nCMAKE_BUILD_TYPE:STRING=Release\n")
@@ -269,7 +271,8 @@ class Whole(unittest.TestCase):
         self.assertGreater(rows["llama-1b-Q4_K_M memory over the weights, ctx 4096"]["median"]["pantheon"], 1 << 20)
         self.assertEqual(list(rows["llama-1b-Q4_0 x86-64-v2 builds decode 64"]["runs"]), ["pantheon", LLAMA])
         self.assertIn("GGML_NATIVE=ON", out["peers"]["llama.cpp (native)"]["flags"])
-        self.assertIn("goal met", p.stdout)
+        self.assertEqual([rows[n]["about"]["pantheon"]["isa"] for n in ("llama-1b-Q4_K_M AVX2 builds decode 64", "llama-1b-Q4_0 x86-64-v2 builds decode 64")], ["avx2", "sse"])
+        self.assertTrue("goal met" in p.stdout and "Pantheon by sse" in p.stdout)
         table = [line for line in self.markdown.read_text().splitlines() if line.startswith("| ")]
         self.assertEqual(len({line.count("|") for line in table}), 1)
         self.assertEqual(len(table), len(rows) + 2)
@@ -338,6 +341,102 @@ class Whole(unittest.TestCase):
         with self.assertRaisesRegex(children.Failed, "not ready in time"):
             clients.start_to_first_token(*self.server("time.sleep(60)"), 1)
         self.assertEqual(children._live, {})
+
+
+class Making(unittest.TestCase):
+    """What is fetched, built and made, with stand-ins for PyPI, cmake, ninja and the model tool."""
+
+    def setUp(self):
+        work = tempfile.TemporaryDirectory()
+        self.addCleanup(work.cleanup)
+        self.dir, environ = pathlib.Path(work.name), dict(os.environ)
+        self.addCleanup(lambda: (os.environ.clear(), os.environ.update(environ)))
+        self.cache = self.dir / "cache"
+        self.said = []
+
+    def tool(self, name, script):
+        file = self.dir / "tools" / name
+        file.parent.mkdir(exist_ok=True)
+        file.write_text("#!/bin/sh\n" + script)
+        file.chmod(0o755)
+
+    def fake_build(self):
+        os.environ["PATH"] = f"{self.dir}/tools:{os.environ['PATH']}"
+        self.tool("cmake", f'echo "$@" >>{self.dir}/cmake.txt; mkdir -p "$4"; echo CMAKE_HOME_DIRECTORY:INTERNAL="$2" >"$4/CMakeCache.txt"\n')
+        self.tool("ninja", 'mkdir -p "$2/bin"; d=$2; shift 2; for t; do printf "#!/bin/sh\n" >"$d/bin/$t"; chmod 755 "$d/bin/$t"; done\n')
+
+    def package(self, members):
+        def sdist(work):
+            where = os.path.join(work, "p.tar.gz")
+            with tarfile.open(where, "w:gz") as tar:
+                for name, text in members.items():
+                    m = tarfile.TarInfo(name)
+                    m.size = len(text)
+                    tar.addfile(m, io.BytesIO(text))
+            return where
+        module = builds.vocabs()
+        self.addCleanup(setattr, module, "sdist", module.sdist)
+        module.sdist = sdist
+
+    def test_llama_is_fetched_and_built_once_with_the_flags_of_its_class(self):
+        self.fake_build()
+        self.package({"p/vendor/llama.cpp/CMakeLists.txt": b"set(LLAMA_VERSION_MAJOR 7)\n", "p/setup.py": b"", "p/vendor/llama.cpp/../../../../escaped": b"x"})
+        peer = builds.Peer(LLAMA, "v2", self.cache)
+        for _ in range(2):
+            peer.make(["llama-bench"], self.said.append)
+        configured = (self.dir / "cmake.txt").read_text().splitlines()
+        self.assertEqual(len(configured), 1)
+        self.assertIn("-DGGML_NATIVE=OFF -DGGML_SSE42=ON -DGGML_AVX=OFF", configured[0])
+        self.assertEqual([f.name for f in (self.cache / "llama-src").rglob("*")], ["CMakeLists.txt"])
+        self.assertFalse(list(self.dir.rglob("escaped")))
+        self.assertTrue(peer.describe()["version"].startswith("7."))
+        peer.make(["llama-bench", "llama-server"], self.said.append)
+        self.assertTrue(peer.has(["llama-server"]))
+
+    def test_a_package_that_does_not_come_leaves_nothing(self):
+        def sdist(work):
+            raise subprocess.CalledProcessError(1, "pip")
+        module = builds.vocabs()
+        self.addCleanup(setattr, module, "sdist", module.sdist)
+        module.sdist = sdist
+        with self.assertRaisesRegex(children.Failed, "could not be fetched"):
+            builds.Peer(LLAMA, "native", self.cache).make(["llama-bench"], self.said.append)
+        self.assertEqual(list(self.cache.iterdir()), [])
+
+    def test_ik_is_built_from_a_checkout_only(self):
+        os.environ.pop("PEER_IK", None)
+        peer = builds.Peer(IK, "native", self.cache)
+        with self.assertRaisesRegex(children.Failed, "PEER_IK"):
+            peer.make(["llama-bench"], self.said.append)
+        self.fake_build()
+        os.environ["PEER_IK"] = str(self.dir / "checkout")
+        peer.make(["llama-bench"], self.said.append)
+        self.assertIn(f"-S {self.dir / 'checkout'} ", (self.dir / "cmake.txt").read_text())
+
+    def test_a_build_that_fails_says_why(self):
+        self.fake_build()
+        self.tool("ninja", "echo no space left; exit 1\n")
+        (self.cache / "llama-src").mkdir(parents=True)
+        with self.assertRaisesRegex(children.Failed, "no space left"):
+            builds.Peer(LLAMA, "native", self.cache).make(["llama-bench"], self.said.append)
+
+    def test_a_model_is_made_once_and_never_left_half(self):
+        (self.cache / "venv" / "bin").mkdir(parents=True)
+        (self.cache / "venv" / "bin" / "gguf-dump").touch()
+        (self.cache / "venv" / "bin" / "python").symlink_to("/bin/sh")
+        name = "llama-1b-Q3_K_M"
+        for script, works in (("echo half >$3; exit 1", False), ("echo $1 $2 >$3", True), ("exit 1", True)):
+            self.tool("make.py", script + "\n")
+            os.environ["BENCH_MODEL_TOOL"] = str(self.dir / "tools" / "make.py")
+            try:
+                self.assertEqual(models.path(name, self.cache, self.said.append).read_text(), "llama-1b Q3_K_M\n")
+                self.assertTrue(works)
+            except children.Failed:
+                self.assertFalse(works)
+                self.assertEqual([f.name for f in self.cache.iterdir()], ["venv"])
+        os.environ["BENCH_MODEL_TOOL"] = "/nowhere"
+        with self.assertRaisesRegex(children.Failed, "BENCH_MODEL_TOOL"):
+            models.path("llama-1b-Q8_0", self.cache, self.said.append)
 
 
 class Report(unittest.TestCase):

@@ -117,7 +117,7 @@ class Bench:
         function, _, seconds = measure.KINDS[job[0].kind]
         n_bytes, parties = self.weight_bytes(model), ["pantheon", *peers]
         runs = {r.key: {p: [] for p in parties} for r in job}
-        reads, hops, bad = [], [], dict.fromkeys(parties, 0)
+        reads, hops, bad, about = [], [], dict.fromkeys(parties, 0), {}
         with tempfile.TemporaryDirectory(prefix="bench-peers-") as cwd:
             s = measure.Setting(tuple(job), model.resolve(), self.threads, self.pantheon, cwd, peers, counts=measure.SMOKE if self.a.smoke else measure.Counts())
             for i in range(self.a.rounds):
@@ -134,7 +134,7 @@ class Bench:
                     if bad[party] < 2 and self.left() > 0:
                         s.seconds = max(1, min(seconds, self.left()))
                         try:
-                            got, about = function(s, party)
+                            got, about[party] = function(s, party)
                             bad[party] = 0
                         except (children.Failed, figures.Unreadable) as e:
                             bad[party] += 1
@@ -144,7 +144,7 @@ class Bench:
         hop = figures.median(hops)
         fast = hop is not None and hop >= FAST_HOP_NS
         for r in job:
-            row = figures.summarise(r, runs[r.key], reads, n_bytes, fast) | {"fast_state": bool(fast and r.fast), "reads": reads, "hops": hops}
+            row = figures.summarise(r, runs[r.key], reads, n_bytes, fast) | {"fast_state": bool(fast and r.fast), "reads": reads, "hops": hops, "about": about}
             self.rows.append(row | {k: "-" for k in ("verdict", "share_verdict") if self.a.smoke and k in row})
 
     def result(self):

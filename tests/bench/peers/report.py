@@ -42,7 +42,8 @@ def text(r):
     lines = head(r)
     for row in r["rows"]:
         floor, goal = limits(row)
-        lines.append(f"\n{row['name']}   [{row['unit']}]" + (", fast state" if row["fast_state"] else ""))
+        isa = row["about"].get("pantheon", {}).get("isa")
+        lines.append(f"\n{row['name']}   [{row['unit']}]" + (f", Pantheon by {isa}" if isa else "") + (", fast state" if row["fast_state"] else ""))
         for party, runs in row["runs"].items():
             ratios = "" if party == "pantheon" else f"   ratio {ratio(row['ratio'][party])}  ({spread_ratio(row['pairs'][party])})"
             lines.append(f"  {NAMES.get(party, party):14} {figure(row['median'][party], row['unit']):>10}  ({spread(runs, row['unit'])}){ratios}")
