@@ -316,7 +316,9 @@ class Whole(unittest.TestCase):
             pathlib.Path(self.env["HUNG"]).unlink(missing_ok=True)
             self.json.unlink(missing_ok=True)
             self.assertEqual(self.end_by(sig), status)
-            self.assertEqual(self.json.exists(), sig != signal.SIGKILL, "what is known is written")
+            self.assertEqual(self.json.exists(), sig != signal.SIGKILL)
+            if sig != signal.SIGKILL:
+                self.assertEqual(json.loads(self.json.read_text())["rows"][0]["runs"]["pantheon"], [60], "what is known is written")
 
     def test_wrong_arguments(self):
         for args, says in ((["--rows", "no such row"], "--list"), (["--rows", "("], "--rows"), (["--rounds", "0"], "more than 0")):

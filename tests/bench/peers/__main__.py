@@ -118,34 +118,36 @@ class Bench:
         n_bytes, parties = self.weight_bytes(model), ["pantheon", *peers]
         runs = {r.key: {p: [] for p in parties} for r in job}
         reads, hops, bad, about = [], [], dict.fromkeys(parties, 0), {}
-        with tempfile.TemporaryDirectory(prefix="bench-peers-") as cwd:
-            s = measure.Setting(tuple(job), model.resolve(), self.threads, self.pantheon, cwd, peers, counts=measure.SMOKE if self.a.smoke else measure.Counts())
-            for i in range(self.a.rounds):
-                if self.left() <= 0:
-                    self.fail(name, f"the time was up after {i} of {self.a.rounds} rounds")
-                    break
-                say(f"{name}: round {i + 1} of {self.a.rounds}")
-                host = self.read_host(n_bytes, self.threads)
-                self.reads.append(host)
-                reads.append(host["read_gb_s"] * 1e9)
-                hops.append(host["hop_ns"])
-                for party in parties:
-                    got = {}
-                    if bad[party] < 2 and self.left() > 0:
-                        s.seconds = max(1, min(seconds, self.left()))
-                        try:
-                            got, about[party] = function(s, party)
-                            bad[party] = 0
-                        except (children.Failed, figures.Unreadable) as e:
-                            bad[party] += 1
-                            self.fail(f"{name}, {party}, round {i + 1}", f"{e}" + (" (left out from here on)" if bad[party] == 2 else ""))
-                    for r in job:
-                        runs[r.key][party].append(got.get(r.key))
-        hop = figures.median(hops)
-        fast = hop is not None and hop >= FAST_HOP_NS
-        for r in job:
-            row = figures.summarise(r, runs[r.key], reads, n_bytes, fast) | {"fast_state": bool(fast and r.fast), "reads": reads, "hops": hops, "about": about}
-            self.rows.append(row | {k: "-" for k in ("verdict", "share_verdict") if self.a.smoke and k in row})
+        try:
+            with tempfile.TemporaryDirectory(prefix="bench-peers-") as cwd:
+                s = measure.Setting(tuple(job), model.resolve(), self.threads, self.pantheon, cwd, peers, counts=measure.SMOKE if self.a.smoke else measure.Counts())
+                for i in range(self.a.rounds):
+                    if self.left() <= 0:
+                        self.fail(name, f"the time was up after {i} of {self.a.rounds} rounds")
+                        break
+                    say(f"{name}: round {i + 1} of {self.a.rounds}")
+                    host = self.read_host(n_bytes, self.threads)
+                    self.reads.append(host)
+                    reads.append(host["read_gb_s"] * 1e9)
+                    hops.append(host["hop_ns"])
+                    for party in parties:
+                        got = {}
+                        if bad[party] < 2 and self.left() > 0:
+                            s.seconds = max(1, min(seconds, self.left()))
+                            try:
+                                got, about[party] = function(s, party)
+                                bad[party] = 0
+                            except (children.Failed, figures.Unreadable) as e:
+                                bad[party] += 1
+                                self.fail(f"{name}, {party}, round {i + 1}", f"{e}" + (" (left out from here on)" if bad[party] == 2 else ""))
+                        for r in job:
+                            runs[r.key][party].append(got.get(r.key))
+        finally:  # the rounds that were, however it ends
+            hop = figures.median(hops)
+            fast = hop is not None and hop >= FAST_HOP_NS
+            for r in job:
+                row = figures.summarise(r, runs[r.key], reads, n_bytes, fast) | {"fast_state": bool(fast and r.fast), "reads": reads, "hops": hops, "about": about}
+                self.rows.append(row | {k: "-" for k in ("verdict", "share_verdict") if self.a.smoke and k in row})
 
     def result(self):
         def over(key):
