@@ -145,11 +145,17 @@ def test_status_is_a_table(scripts, start):
 
 def test_status_can_be_watched_and_interrupted(scripts, start):
     d = start(declared(("a", scripts["small"])))
-    p = subprocess.Popen([str(BUILD / "pantheon-reconcile"), "--status", "--watch", "--socket", d.socket, str(d.manifest)], stdout=subprocess.PIPE, text=True)
-    for _ in range(2):
-        assert any("MODEL" in p.stdout.readline() for _ in range(8))
-    p.send_signal(signal.SIGINT)
-    assert p.wait(5 * SLOW) == -signal.SIGINT
+    # A shell starts what it puts in the background with SIGINT ignored, and everything below inherits that.
+    p = subprocess.Popen([str(BUILD / "pantheon-reconcile"), "--status", "--watch", "--socket", d.socket, str(d.manifest)], stdout=subprocess.PIPE, text=True,
+                         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+    try:
+        for _ in range(2):
+            assert any("MODEL" in p.stdout.readline() for _ in range(8))
+        p.send_signal(signal.SIGINT)
+        assert p.wait(5 * SLOW) == -signal.SIGINT
+    finally:
+        p.kill()
+        p.wait()
 
 
 def test_a_socket_without_permission_says_so(scripts, start):
