@@ -4,7 +4,8 @@
  * smallest weight that stays. A histogram over the leading bits of the weights finds the bucket it lies in, by counts for top_k and
  * by sums for top_p; within that bucket it is found by partitioning (Hoare's quickselect). min_p is such a bound by itself. The
  * draw then walks the vocabulary in order of ids over what is not below the bound. A weight and its id make one 64-bit key, so that
- * "equal weights: the lowest id first" needs no second comparison.
+ * "equal weights: the lowest id first" needs no second comparison. Two passes touch everything, the largest logit and the weights with
+ * their sum; the others skip the blocks of ids whose largest weight is below what they look for.
  *
  * The same on every host: weights come from an exponential made of float additions and multiplications alone (libm's differs
  * between versions and CPUs), the build never contracts a*b+c, sums run in a fixed order in double, pivots come from a fixed
@@ -21,7 +22,11 @@
 
 const struct pn_sampling pn_sampling_default = { .temperature = 1, .top_p = 1, .repeat_penalty = 1 };
 
-enum { MAX_LAST_N = 1 << 20 };
+enum {
+    MAX_LAST_N = 1 << 20,
+    LANES = 8,  /* sums and maxima that a vector may carry side by side */
+    BLOCK = 128 /* ids whose largest weight is kept: a distribution is peaked, so most blocks lie below every bound */
+};
 static const float MIN_TEMPERATURE = 1e-5F; /* below it the draw is greedy but for exact ties: taken as 0 */
 
 struct pn_sampler {
@@ -29,6 +34,7 @@ struct pn_sampler {
     int32_t n_vocab;
     struct fo_rng rng;
     uint64_t *keys; /* [n_vocab] scratch of pick; NULL when neither top_k nor top_p is on */
+    float *tops;    /* [n_vocab / BLOCK, rounded up] the largest weight of each block; NULL when the largest logit is always taken */
 
     uint32_t *recent;  /* [n_vocab] how often an id is among the last repeat_last_n; NULL = penalty off */
     int32_t *window;   /* [repeat_last_n] those ids, a ring; NULL when all are counted */
@@ -93,6 +99,7 @@ int pn_sampler_new(const struct pn_sampling *p, int32_t n_vocab, struct pn_sampl
         ok = copy != NULL;
     }
     if (ok && p->temperature >= MIN_TEMPERATURE && (p->top_k > 0 || p->top_p < 1)) ok = (s->keys = malloc(n * sizeof *s->keys)) != NULL;
+    if (ok && p->temperature >= MIN_TEMPERATURE) ok = (s->tops = malloc((n + BLOCK - 1) / BLOCK * sizeof *s->tops)) != NULL;
     if (ok && p->repeat_penalty != 1.0F && p->repeat_last_n != 0) {
         ok = (s->recent = calloc(n, sizeof *s->recent)) != NULL;
         if (ok && p->repeat_last_n > 0) ok = (s->window = malloc((size_t)p->repeat_last_n * sizeof *s->window)) != NULL;
@@ -110,6 +117,7 @@ void pn_sampler_free(struct pn_sampler *s) {
     if (!s) return;
     free((void *)(uintptr_t)s->p.bias);
     free(s->keys);
+    free(s->tops);
     free(s->recent);
     free(s->window);
     free(s->written);
@@ -182,13 +190,81 @@ static void penalise(const struct pn_sampler *s, float *logits) {
             if (s->written[i]) logits[i] -= p->presence_penalty + p->frequency_penalty * (float)s->written[i];
 }
 
+/* The largest of x [n], or -infinity; NaN counts as -infinity. */
+static float largest_of(const float *x, int32_t n) {
+    float max[LANES];
+    for (int j = 0; j < LANES; j++) max[j] = -INFINITY;
+    int32_t i = 0;
+    for (; i + LANES <= n; i += LANES)
+        for (int j = 0; j < LANES; j++) max[j] = x[i + j] > max[j] ? x[i + j] : max[j];
+    for (; i < n; i++) max[0] = x[i] > max[0] ? x[i] : max[0];
+    for (int j = 1; j < LANES; j++) max[0] = max[j] > max[0] ? max[j] : max[0];
+    return max[0];
+}
+
 /* The largest logit, the lowest id among equals; -1 when all are NaN or -infinity. */
-static int32_t largest(const float *logits, int32_t n) {
-    int32_t best = -1;
+static int32_t largest(const struct pn_sampler *s, const float *logits) {
     float max = -INFINITY;
-    for (int32_t i = 0; i < n; i++)
-        if (logits[i] > max) max = logits[i], best = i;
-    return best;
+    int32_t first = 0;
+    for (int32_t lo = 0; lo < s->n_vocab; lo += BLOCK) {
+        float top = largest_of(logits + lo, s->n_vocab - lo < BLOCK ? s->n_vocab - lo : BLOCK);
+        if (top > max) max = top, first = lo;
+    }
+    if (max == -INFINITY) return -1;
+    while (logits[first] != max) first++;
+    return first;
+}
+
+/* Logits become weights, e^((logit - max) / temperature), with the largest of each block in s->tops; returns their sum. */
+static double weigh(struct pn_sampler *s, float *logits, float max) {
+    float inverse = 1.0F / s->p.temperature;
+    double sum[LANES] = { 0 };
+    for (int32_t lo = 0; lo < s->n_vocab; lo += BLOCK) {
+        int32_t n = s->n_vocab - lo < BLOCK ? s->n_vocab - lo : BLOCK, i = 0;
+        float *w = logits + lo;
+        for (int32_t j = 0; j < n; j++) w[j] = exp_fixed((w[j] - max) * inverse);
+        s->tops[lo / BLOCK] = largest_of(w, n);
+        for (; i + LANES <= n; i += LANES)
+            for (int j = 0; j < LANES; j++) sum[j] += (double)w[i + j];
+        for (int j = 0; i < n; i++, j++) sum[j] += (double)w[i];
+    }
+    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
+/* Where the next block with a weight of `least` or more begins, from `lo` on; n_vocab or more when there is none. */
+static int32_t next_block(const struct pn_sampler *s, int32_t lo, float least) {
+    while (lo < s->n_vocab && s->tops[lo / BLOCK] < least) lo += BLOCK;
+    return lo;
+}
+
+static int32_t block_end(const struct pn_sampler *s, int32_t lo) {
+    return s->n_vocab - lo < BLOCK ? s->n_vocab : lo + BLOCK;
+}
+
+/* lo over the blocks that hold a weight of `least` or more, ascending. */
+#define EACH_BLOCK(lo, s, least) (int32_t lo = next_block(s, 0, least); lo < (s)->n_vocab; lo = next_block(s, lo + BLOCK, least))
+
+/* The sum of the weights above `above`, or how many they are. */
+static double sum_above(const struct pn_sampler *s, const float *w, float above, bool by_count) {
+    double sum[LANES] = { 0 };
+    for EACH_BLOCK(lo, s, above) {
+        int32_t i = lo, hi = block_end(s, lo);
+        for (; i + LANES <= hi; i += LANES)
+            for (int j = 0; j < LANES; j++) {
+                float here = w[i + j] > above ? w[i + j] : 0;
+                sum[j] += (double)(by_count ? (float)(here > 0) : here);
+            }
+        for (; i < hi; i++) sum[0] += w[i] > above ? (by_count ? 1.0 : (double)w[i]) : 0;
+    }
+    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
+/* A weight below all that a prefix which adds up to `goal` needs (see bound); not below `tiny`. Most of the sum lies in few weights, so a
+ * high one is tried first. */
+static float below_prefix(const struct pn_sampler *s, const float *w, bool by_count, double goal, float tiny) {
+    for (float above = 0.1F; above > tiny; above /= 16)
+        if (sum_above(s, w, above, by_count) > goal * 1.000001) return above; /* more than rounding */
+    return tiny;
 }
 
 static inline uint64_t key_of(float w, int32_t id) {
@@ -227,11 +303,14 @@ static size_t part(uint64_t *keys, size_t lo, size_t hi, uint32_t *seq) {
 static uint64_t bound(struct pn_sampler *s, const float *w, float above, uint64_t least, bool by_count, double goal) {
     enum { SHIFT = 52, N_BUCKETS = (0x3F800000 >> (SHIFT - 32)) + 1 }; /* sign, exponent and 3 bits of fraction; the last is 1.0 */
     double amount[N_BUCKETS] = { 0 }, before = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        if (!(w[i] > above)) continue;
-        uint64_t key = key_of(w[i], i);
-        if (key >= least) amount[key >> SHIFT] += by_count ? 1 : (double)w[i];
-    }
+    uint64_t *keys = s->keys;
+    size_t n = 0;
+    for EACH_BLOCK(from, s, above)
+        for (int32_t i = from, to = block_end(s, from); i < to; i++) { /* written always and kept at times: nothing to predict */
+            keys[n] = key_of(w[i], i);
+            n += (w[i] > above) & (keys[n] >= least);
+        }
+    for (size_t i = 0; i < n; i++) amount[keys[i] >> SHIFT] += by_count ? 1 : weight_of(keys[i]);
     uint64_t bucket = 0;
     for (uint64_t k = N_BUCKETS; k-- > 0;) {
         if (amount[k] == 0) continue;
@@ -239,12 +318,11 @@ static uint64_t bound(struct pn_sampler *s, const float *w, float above, uint64_
         if (before + amount[k] >= goal) break;
         before += amount[k];
     }
-    uint64_t *keys = s->keys;
     size_t lo = 0, hi = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        if (!(w[i] > above)) continue;
-        uint64_t key = key_of(w[i], i);
-        if (key >= least && key >> SHIFT == bucket) keys[hi++] = key;
+    for (size_t i = 0; i < n; i++) {
+        uint64_t key = keys[i];
+        keys[hi] = key;
+        hi += key >> SHIFT == bucket;
     }
     uint32_t seq = 1;
     if (before + amount[bucket] < goal) before = -HUGE_VAL; /* rounding left the goal out of reach: keep the whole bucket */
@@ -262,46 +340,50 @@ static uint64_t bound(struct pn_sampler *s, const float *w, float above, uint64_
     return keys[lo];
 }
 
+static inline float at_least_of(uint64_t key) {
+    return float_of((uint32_t)(key >> 32));
+}
+
+/* The sum of the weights whose keys are from `least` on, in order of ids. */
+static double kept_of(const struct pn_sampler *s, const float *w, uint64_t least) {
+    double sum = 0;
+    float at_least = at_least_of(least);
+    for EACH_BLOCK(lo, s, at_least)
+        for (int32_t i = lo, hi = block_end(s, lo); i < hi; i++)
+            if (w[i] >= at_least && key_of(w[i], i) >= least) sum += (double)w[i];
+    return sum;
+}
+
 int32_t pn_sampler_pick(struct pn_sampler *s, float *logits) {
     const struct pn_sampling *p = &s->p;
     penalise(s, logits);
-    int32_t best = largest(logits, s->n_vocab);
+    int32_t best = largest(s, logits);
     if (best < 0 || p->temperature < MIN_TEMPERATURE || logits[best] == INFINITY) return best;
 
-    /* From here on the array holds weights: 1 for the largest, 0 for what cannot come. */
-    float max = logits[best], inverse = 1.0F / p->temperature;
-    for (int32_t i = 0; i < s->n_vocab; i++) logits[i] = exp_fixed((logits[i] - max) * inverse);
-    double sum = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++) sum += (double)logits[i];
-
+    double sum = weigh(s, logits, logits[best]); /* from here on the array holds weights: 1 for the largest, 0 for what cannot come */
     uint64_t least = 0;
     if (p->top_k > 0) {
-        least = bound(s, logits, 0, 0, true, p->top_k);
-        if (p->top_p < 1) {
-            sum = 0;
-            for (int32_t i = 0; i < s->n_vocab; i++)
-                if (logits[i] > 0 && key_of(logits[i], i) >= least) sum += (double)logits[i];
-        }
+        least = bound(s, logits, below_prefix(s, logits, true, p->top_k, 0), 0, true, p->top_k);
+        if (p->top_p < 1) sum = kept_of(s, logits, least);
     }
     if (p->top_p < 1) {
+        double goal = (double)p->top_p * sum;
         /* What is smaller than (1-p)/n_vocab of the sum cannot all together reach 1-p of it, so it lies outside. */
         float tiny = (float)((1.0 - (double)p->top_p) * sum / s->n_vocab * 0.99);
-        least = bound(s, logits, tiny, least, false, (double)p->top_p * sum);
+        least = bound(s, logits, least ? at_least_of(least) / 2 : below_prefix(s, logits, false, goal, tiny), least, false, goal);
     }
     uint64_t min_p_key = key_of(p->min_p, 0) >> 32 << 32;
     if (min_p_key > least) least = min_p_key;
-    float at_least = float_of((uint32_t)(least >> 32));
-
-    double kept = 0;
-    for (int32_t i = 0; i < s->n_vocab; i++)
-        if (logits[i] >= at_least && key_of(logits[i], i) >= least) kept += (double)logits[i];
+    double kept = least ? kept_of(s, logits, least) : sum;
     double goal = fo_rng_unit(&s->rng) * kept, seen = 0;
     int32_t last = best;
-    for (int32_t i = 0; i < s->n_vocab; i++) {
-        if (!(logits[i] >= at_least && logits[i] > 0 && key_of(logits[i], i) >= least)) continue;
-        seen += (double)logits[i];
-        last = i;
-        if (seen > goal) break;
-    }
+    float at_least = at_least_of(least);
+    for EACH_BLOCK(lo, s, at_least)
+        for (int32_t i = lo, hi = block_end(s, lo); i < hi; i++) {
+            if (!(logits[i] >= at_least && logits[i] > 0 && key_of(logits[i], i) >= least)) continue;
+            seen += (double)logits[i];
+            last = i;
+            if (seen > goal) return last;
+        }
     return last;
 }

@@ -343,9 +343,9 @@ static void a_pick_allocates_nothing_and_takes_under_a_millisecond(void **state)
             for (int i = 0; i < N; i++) {
                 struct timespec a, b;
                 memcpy(copy, l, BIG * sizeof *copy);
-                clock_gettime(CLOCK_MONOTONIC, &a);
+                clock_gettime(CLOCK_THREAD_CPUTIME_ID, &a);
                 pn_sampler_pick(s, copy);
-                clock_gettime(CLOCK_MONOTONIC, &b);
+                clock_gettime(CLOCK_THREAD_CPUTIME_ID, &b);
                 double ms = (double)(b.tv_sec - a.tv_sec) * 1e3 + (double)(b.tv_nsec - a.tv_nsec) / 1e6;
                 if (ms < best) best = ms;
             }
