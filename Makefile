@@ -95,6 +95,7 @@ $(B)/tests/support.a: $(HELPERS)
 # What the kernels of an overlay may use beyond the baseline, by the first word of the file's name (avx2_rows.c: ISA.avx2). On another
 # architecture these files compile to nothing.
 ifneq ($(filter x86_64%,$(TARGET)),)
+ISA.sse     := -mssse3 -msse4.1 -mno-avx
 ISA.avx2    := -mavx2 -mfma -mf16c
 ISA.avx512  := $(ISA.avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx512vnni -mavx512vbmi
 $(B)/tests/support/avx512_emulated.o: ISA := $(ISA.avx2) -O1 -g1 -fno-sanitize=undefined -Wno-psabi
@@ -171,11 +172,12 @@ fuzz:
 	 $(f) -max_total_time=$(or $(FUZZ_SECONDS),60) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
 	 $(O)/fuzz/corpus/$$n tests/fuzz/corpus/$$n $(SEEDS.$(f:$(O)/fuzz/tests/fuzz/fuzz_%=%)) || exit 1; )
 fuzzers: $(FUZZERS)
-lint: check-layers check-headers check-symbols check-banned check-size
+lint: check-layers check-headers check-symbols check-isa check-banned check-size
 check-layers:  ; $(Q)tests/lint/layers
 check-banned:  ; $(Q)tests/lint/banned
 check-size:    ; $(Q)tests/lint/size
 check-symbols: $(LIBS) ; $(Q)tests/lint/symbols $(B)
+check-isa:     $(LIBS) ; $(Q)tests/lint/isa $(B)
 check-headers: ; $(Q)CC='$(CC)' WARN='$(WARN)' tests/lint/headers
 check-docs: $(B)/pantheon-$(BACKEND) $(B)/pantheon-reconcile ; $(Q)scripts/gen-docs.sh --check $(B)/pantheon-$(BACKEND)
 # The library as a stranger uses it: one header, one archive, these four flags.
@@ -248,7 +250,7 @@ help:
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond pantheon-reconcile libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-boot e2e soak check-deps check deps demo install help clean FORCE
+.PHONY: all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-boot e2e soak check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -79,7 +79,7 @@ static const struct option_row {
     { "kv", 0, MODEL_STR, IN_MODEL(kv), -1, INSPECT, 0, 0, "TYPE", "type of the KV cache (f16, the only one so far)" },
     { "log", 0, STR, AT(log), -1, SERVE, 0, 0, "debug=AREAS", "debug notes of these areas (http,reconcile,sched or all)" },
     { "threads", 't', INT, AT(threads), -1, RUN | SERVE | BENCH | LOGITS | QUANTIZE | PERPLEXITY | DRIFT, 1, 1024, "N", "compute threads (default: all this process may use)" },
-    { "isa", 0, STR, AT(isa), -1, RUN | SERVE | BENCH | LOGITS | PERPLEXITY, 0, 0, "NAME", "highest instruction set to use: scalar, avx2, avx512; on Arm neon, dotprod" },
+    { "isa", 0, STR, AT(isa), -1, RUN | SERVE | BENCH | LOGITS | PERPLEXITY, 0, 0, "NAME", "highest instruction set to use: scalar, sse, avx2, avx512; on Arm neon, dotprod" },
     { "no-mmap", 0, FLAG, AT(no_mmap), -1, RUN | SERVE | BENCH | PERPLEXITY, 0, 0, NULL, "read the weights into memory instead of mapping the file" },
     { "json", 0, FLAG, AT(json), -1, BENCH | INSPECT | PERPLEXITY | DRIFT, 0, 0, NULL, "print JSON" },
     { "prefill", 'p', LIST, AT(prefill), -1, BENCH, 0, 1 << 20, "N,...", "prompt lengths to measure (default 512; 0 = none)" },

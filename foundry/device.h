@@ -26,8 +26,8 @@ struct fo_die {
 
 struct fo_device_opts {
     int n_threads;   /* cpu: 0 = as fo_cpu_count says */
-    const char *isa; /* cpu: "auto" (or NULL), "scalar", "avx2", "avx512", "neon", "dotprod": the highest overlay to use; the
-                        environment variable PANTHEON_ISA wins. One that this CPU lacks is an error. */
+    const char *isa; /* cpu: "auto" (or NULL), "scalar", "sse", "avx2", "avx512", "neon", "dotprod": the highest overlay to use;
+                        the environment variable PANTHEON_ISA wins. One that this CPU lacks is an error. */
     bool exact;      /* cpu, sim: reference kernels on dequantised weights, f32 activations: the definition of every result */
     const char *name;      /* what the die is called in messages (die.name); NULL = the backend's own word */
     uint64_t memory_bytes; /* sim: its size; 0 = as PANTHEON_SIM says */

@@ -17,6 +17,13 @@ static uint64_t xcr0(void) {
 }
 
 /* The first thing that the CPU or the system lacks for an overlay, or NULL. */
+static const char *sse_lacks(void) {
+    uint32_t a, b, c, d;
+    if (!__get_cpuid(1, &a, &b, &c, &d)) return "CPUID";
+    if (!(c & bit_SSSE3)) return "SSSE3";
+    return c & bit_SSE4_1 ? NULL : "SSE4.1";
+}
+
 static const char *avx2_lacks(void) {
     uint32_t a, b, c, d, b7, c7;
     if (!__get_cpuid(1, &a, &b, &c, &d)) return "CPUID";
@@ -44,6 +51,9 @@ static const char *avx512_lacks(void) {
     return NULL;
 }
 #else
+static const char *sse_lacks(void) {
+    return "SSSE3";
+}
 static const char *avx2_lacks(void) {
     return "AVX2";
 }
@@ -80,18 +90,20 @@ static const char *dotprod_lacks(void) {
 #endif
 
 /* An overlay goes on top of another, or (-1) of the reference. The best that a CPU has is the last. */
+enum { SSE, AVX2, AVX512, NEON, DOTPROD, N_OVERLAYS };
+
 static const struct {
     const char *name;
     int base;
     const char *(*lacks)(void);
     bool (*fill)(struct fo_cpu_kernels *k);
-} overlays[] = {
-    { "avx2", -1, avx2_lacks, fo_cpu_avx2 },
-    { "avx512", 0, avx512_lacks, fo_cpu_avx512 },
-    { "neon", -1, neon_lacks, fo_cpu_neon },
-    { "dotprod", 2, dotprod_lacks, fo_cpu_dotprod },
+} overlays[N_OVERLAYS] = {
+    [SSE] = { "sse", -1, sse_lacks, fo_cpu_sse },
+    [AVX2] = { "avx2", -1, avx2_lacks, fo_cpu_avx2 },
+    [AVX512] = { "avx512", AVX2, avx512_lacks, fo_cpu_avx512 },
+    [NEON] = { "neon", -1, neon_lacks, fo_cpu_neon },
+    [DOTPROD] = { "dotprod", NEON, dotprod_lacks, fo_cpu_dotprod },
 };
-enum { N_OVERLAYS = sizeof overlays / sizeof overlays[0] };
 
 const char *fo_cpu_overlay(int i) {
     return i < N_OVERLAYS ? overlays[i].name : NULL;
@@ -117,7 +129,7 @@ int fo_cpu_kernels_for(const char *isa, struct fo_cpu_kernels *ret, struct fo_er
     } else {
         while (i >= 0 && strcmp(isa, overlays[i].name) != 0) i--;
         if (i < 0 && strcmp(isa, "scalar") != 0)
-            return fo_fail(e, FO_EINVAL, "unknown instruction set '%s': auto, scalar, avx2, avx512, neon or dotprod", isa);
+            return fo_fail(e, FO_EINVAL, "unknown instruction set '%s': auto, scalar, sse, avx2, avx512, neon or dotprod", isa);
         const char *lacks = fill(i, &k);
         if (lacks) return fo_fail(e, FO_EUNSUPPORTED, "instruction set '%s': this CPU lacks %s", isa, lacks);
     }

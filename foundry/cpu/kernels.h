@@ -1,4 +1,4 @@
-/* The CPU's kernels as one flat table. ref.c fills every slot in plain C and is the definition of each; an overlay (avx2.c,
+/* The CPU's kernels as one flat table. ref.c fills every slot in plain C and is the definition of each; an overlay (sse.c, avx2.c,
  * avx512.c; neon.c, dotprod.c) then overwrites the slots that it does better, so a missing kernel is slow, never absent. A slot is pure: it allocates nothing, keeps
  * nothing, may run on any thread, and trusts the shapes that ops.h checked.
  *
@@ -129,6 +129,12 @@ void fo_cpu_ref(struct fo_cpu_kernels *k);
 void fo_cpu_ref_dots(struct fo_cpu_kernels *k); /* the part of fo_cpu_ref in ref_dots.c */
 void fo_cpu_ref_attn(struct fo_attn_kernels *k); /* and in ref_attn.c */
 /* Overwrite slots; false when this build has no such overlay (another architecture). Whether the CPU has it is the caller's to ask. */
+bool fo_cpu_sse(struct fo_cpu_kernels *k);
+void fo_cpu_sse_legacy(struct fo_cpu_kernels *k); /* the parts of fo_cpu_sse in sse_legacy.c and so on */
+void fo_cpu_sse_k(struct fo_cpu_kernels *k);
+void fo_cpu_sse_iq(struct fo_cpu_kernels *k);
+void fo_cpu_sse_gemm(struct fo_cpu_kernels *k);
+void fo_cpu_sse_rows(struct fo_cpu_kernels *k);
 bool fo_cpu_avx2(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_legacy(struct fo_cpu_kernels *k); /* the parts of fo_cpu_avx2 in avx2_legacy.c and so on */
 void fo_cpu_avx2_k(struct fo_cpu_kernels *k);

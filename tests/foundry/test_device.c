@@ -51,7 +51,7 @@ static void names_the_backends_it_has(void **state) {
 
 static void says_which_instruction_set_is_missing(void **state) {
     (void)state;
-    static const char *const names[] = { "scalar", "avx2", "avx512", "neon", "dotprod" };
+    static const char *const names[] = { "scalar", "sse", "avx2", "avx512", "neon", "dotprod" };
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         struct fo_device *d = NULL;
         struct fo_err e;

@@ -41,10 +41,12 @@ static int find_overlays(void **state) {
         assert_true(n_overlays < (int)(sizeof overlays / sizeof *overlays) - 1); /* the last is for the emulated one */
         if (fo_cpu_kernels_for(name, &o->k, &e) == FO_OK) n_overlays++;
     }
+    const struct overlay *avx2 = NULL;
+    for (int i = 0; i < n_overlays; i++)
+        if (strcmp(overlays[i].name, "avx2") == 0) avx2 = &overlays[i];
     struct overlay *emulated = &overlays[n_overlays];
-    *emulated = (struct overlay){ .name = "avx512 emulated", .base = &overlays[0] };
-    emulated->k = overlays[0].k;
-    if (n_overlays && fo_cpu_avx512_emulated(&emulated->k)) n_overlays++;
+    if (avx2) *emulated = (struct overlay){ .name = "avx512 emulated", .k = avx2->k, .base = avx2 };
+    if (avx2 && fo_cpu_avx512_emulated(&emulated->k)) n_overlays++;
     return 0;
 }
 

@@ -44,7 +44,7 @@ FAST_F16 = (0.1, 1.5e-2)
 FAST_Q = (2.0, 0.25)
 FAST_K = (3.0, 0.4)
 
-ISAS = ["scalar", "avx2", "avx512", "neon", "dotprod"]
+ISAS = ["scalar", "sse", "avx2", "avx512", "neon", "dotprod"]
 
 Result = collections.namedtuple("Result", "case verdict detail measured", defaults=[None])
 
