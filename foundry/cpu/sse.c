@@ -85,44 +85,54 @@ INLINE __m128 load4(const unsigned char *w, int64_t i, const enum float_kind kin
     return kind == F16 ? halves4(upper) : _mm_castsi128_ps(upper);
 }
 
-/* Elements 4i.. go to one of two accumulators in turn; what is left of a row below 4 elements goes there from a padded copy. */
+/* One row with T = 1 or 2 rows of activations, which are k floats apart: elements 4i.. go to one of four accumulators in turn, and what is left
+ * of the row below 4 elements, from padded copies, to the last. */
+INLINE void row_floats(const enum float_kind kind, const unsigned char *w, const float *x, int64_t k, const unsigned char *w_rest,
+                       const float (*x_rest)[4], float *y, size_t y_stride, const int T) {
+    const int64_t size = kind == F32 ? 4 : 2;
+#define EACH2(X) X(0) X(1)
+#define ZERO(n) __m128 a##n = _mm_setzero_ps(), b##n = a##n, c##n = a##n, d##n = a##n;
+#define ADD(n, to, v, xs) if (n < T) to##n = _mm_add_ps(to##n, _mm_mul_ps(v, xs));
+#define STEP(to, at)                                                                                                                     \
+    {                                                                                                                                    \
+        const __m128 v = load4(w, i + (at), kind);                                                                                       \
+        ADD(0, to, v, _mm_loadu_ps(x + i + (at))) ADD(1, to, v, _mm_loadu_ps(x + k + i + (at)))                                          \
+    }
+#define OUT(n) if (n < T) y[n * y_stride] = fold(_mm_add_ps(_mm_add_ps(a##n, b##n), _mm_add_ps(c##n, d##n)));
+    EACH2(ZERO)
+    int64_t i = 0;
+    for (; i + 16 <= k; i += 16) {
+        ahead(w + i * size);
+        STEP(a, 0) STEP(b, 4) STEP(c, 8) STEP(d, 12)
+    }
+    if (i + 4 <= k) STEP(a, 0)
+    if (i + 8 <= k) STEP(b, 4)
+    if (i + 12 <= k) STEP(c, 8)
+    if (k % 4) {
+        const __m128 v = load4(w_rest, 0, kind);
+        ADD(0, d, v, _mm_loadu_ps(x_rest[0])) ADD(1, d, v, _mm_loadu_ps(x_rest[1]))
+    }
+    EACH2(OUT)
+#undef EACH2
+#undef ZERO
+#undef ADD
+#undef STEP
+#undef OUT
+}
+
 INLINE void dot_floats(const enum float_kind kind, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t,
                        float *y, size_t y_stride, const int T) {
     const int64_t k = a->k, whole = k / 4 * 4, size = kind == F32 ? 4 : 2;
     const float *x = a->x + t * k;
-    _Alignas(16) float xt[FO_TILE][4] = { { 0 } };
+    float x_rest[FO_TILE][4] = { { 0 } };
     for (int j = 0; j < T; j++)
-        if (k > whole) memcpy(xt[j], x + j * k + whole, (size_t)(k - whole) * sizeof *x);
+        if (k > whole) memcpy(x_rest[j], x + j * k + whole, (size_t)(k - whole) * sizeof *x);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
-#define ZERO(n) __m128 fa##n = _mm_setzero_ps(), fb##n = fa##n;
-#define STEP_A(n) if (n < T) fa##n = _mm_add_ps(fa##n, _mm_mul_ps(v, _mm_loadu_ps(x + n * k + i)));
-#define STEP_B(n) if (n < T) fb##n = _mm_add_ps(fb##n, _mm_mul_ps(u, _mm_loadu_ps(x + n * k + i + 4)));
-#define LAST(n) if (n < T) fb##n = _mm_add_ps(fb##n, _mm_mul_ps(v, _mm_load_ps(xt[n])));
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm_add_ps(fa##n, fb##n));
-        EACH(ZERO)
-        int64_t i = 0;
-        for (; i + 8 <= k; i += 8) {
-            ahead(w + i * size);
-            __m128 v = load4(w, i, kind), u = load4(w, i + 4, kind);
-            EACH(STEP_A)
-            EACH(STEP_B)
-        }
-        if (i < whole) {
-            __m128 v = load4(w, i, kind);
-            EACH(STEP_A)
-        }
-        if (whole < k) {
-            unsigned char rest[16] = { 0 };
-            memcpy(rest, w + whole * size, (size_t)((k - whole) * size));
-            __m128 v = load4(rest, 0, kind);
-            EACH(LAST)
-        }
-        EACH(OUT)
-#undef ZERO
-#undef STEP_A
-#undef STEP_B
-#undef LAST
-#undef OUT
+        unsigned char w_rest[16] = { 0 };
+        if (k > whole) memcpy(w_rest, w + whole * size, (size_t)((k - whole) * size));
+        float *to = y + r;
+        row_floats(kind, w, x, k, w_rest, x_rest, to, y_stride, T < 2 ? T : 2);
+        if (T > 2) row_floats(kind, w, x + 2 * k, k, w_rest, x_rest + 2, to + 2 * y_stride, y_stride, T - 2);
     }
 }
 DOT_SLOT(dot_f32, dot_floats, F32)

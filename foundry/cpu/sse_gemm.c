@@ -14,7 +14,7 @@
 #include "foundry/cpu/sse.h"
 #include "foundry/quant.h"
 
-enum { ROWS = 16, TOKENS = 8, CLASSES = 4 };
+enum { ROWS = 16, TOKENS = 16, CLASSES = 4 };
 
 /* Sixteen rows of a block: q[4 columns][row][column]. */
 struct nibbles {

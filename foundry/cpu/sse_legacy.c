@@ -95,11 +95,28 @@ INLINE __m128i products(const enum fo_dtype type, struct quants q, struct quants
     return type == FO_Q4_0 || type == FO_Q4_1 ? lo : _mm_madd_epi16(lo, one);
 }
 
-/* The sums of four blocks, one a lane. */
+/* Lanes 0 and 2, or 1 and 3, of two registers side by side. */
+INLINE __m128i even(__m128i a, __m128i b) {
+    return _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps(a), _mm_castsi128_ps(b), 0x88));
+}
+
+INLINE __m128i odd(__m128i a, __m128i b) {
+    return _mm_castps_si128(_mm_shuffle_ps(_mm_castsi128_ps(a), _mm_castsi128_ps(b), 0xDD));
+}
+
+/* The sums of four blocks, one a lane. In words the last two are joined by pmaddwd. */
 INLINE __m128 fold4(const enum fo_dtype type, __m128i a, __m128i b, __m128i c, __m128i d) {
-    if (type == FO_Q4_0 || type == FO_Q4_1)
-        return _mm_cvtepi32_ps(_mm_madd_epi16(_mm_hadd_epi16(_mm_hadd_epi16(a, b), _mm_hadd_epi16(c, d)), _mm_set1_epi16(1)));
-    return _mm_cvtepi32_ps(_mm_hadd_epi32(_mm_hadd_epi32(a, b), _mm_hadd_epi32(c, d)));
+#define SUM(add) add(even(u, v), odd(u, v))
+#define PAIR(add, a, b) add(_mm_unpacklo_epi64(a, b), _mm_unpackhi_epi64(a, b))
+    __m128i u, v;
+    if (type == FO_Q4_0 || type == FO_Q4_1) {
+        u = PAIR(_mm_add_epi16, a, b), v = PAIR(_mm_add_epi16, c, d);
+        return _mm_cvtepi32_ps(_mm_madd_epi16(SUM(_mm_add_epi16), _mm_set1_epi16(1)));
+    }
+    u = PAIR(_mm_add_epi32, a, b), v = PAIR(_mm_add_epi32, c, d);
+    return _mm_cvtepi32_ps(SUM(_mm_add_epi32));
+#undef SUM
+#undef PAIR
 }
 
 INLINE void dot_legacy(const enum fo_dtype type, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
