@@ -135,6 +135,7 @@ void fo_cpu_sse_k(struct fo_cpu_kernels *k);
 void fo_cpu_sse_iq(struct fo_cpu_kernels *k);
 void fo_cpu_sse_gemm(struct fo_cpu_kernels *k);
 void fo_cpu_sse_rows(struct fo_cpu_kernels *k);
+void fo_cpu_sse_attn(struct fo_attn_kernels *k);
 bool fo_cpu_avx2(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_legacy(struct fo_cpu_kernels *k); /* the parts of fo_cpu_avx2 in avx2_legacy.c and so on */
 void fo_cpu_avx2_k(struct fo_cpu_kernels *k);

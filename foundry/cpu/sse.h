@@ -66,6 +66,21 @@ INLINE float half_to_f32(uint16_t h) {
     return _mm_cvtss_f32(halves4(_mm_cvtsi32_si128((int)((uint32_t)h << 16))));
 }
 
+/* fo_ref_exp on four lanes, operation for operation. */
+INLINE __m128 exp4(__m128 x) {
+    const __m128 round = _mm_set1_ps(12582912.0f);
+    __m128 zero = _mm_cmplt_ps(x, _mm_set1_ps(-87.33f));
+    x = _mm_min_ps(_mm_set1_ps(88.37f), x); /* in this order a NaN stays */
+    __m128 shifted = _mm_add_ps(_mm_mul_ps(x, _mm_set1_ps(1.44269504f)), round), n = _mm_sub_ps(shifted, round);
+    __m128 r = _mm_sub_ps(_mm_sub_ps(x, _mm_mul_ps(n, _mm_set1_ps(0.693359375f))), _mm_mul_ps(n, _mm_set1_ps(-2.12194440e-4f)));
+    __m128 p = _mm_set1_ps(1.98412698e-4f);
+#define TERM(c) p = _mm_add_ps(_mm_mul_ps(p, r), _mm_set1_ps(c));
+    TERM(1.38888889e-3f) TERM(8.33333333e-3f) TERM(4.16666667e-2f) TERM(1.66666667e-1f) TERM(0.5f) TERM(1.0f) TERM(1.0f)
+#undef TERM
+    __m128i two_n = _mm_slli_epi32(_mm_add_epi32(_mm_castps_si128(shifted), _mm_set1_epi32(127)), 23);
+    return _mm_andnot_ps(zero, _mm_mul_ps(p, _mm_castsi128_ps(two_n)));
+}
+
 /* Four activations of a token in every lane: number i of the four dwords. */
 #define FOUR(v, i) _mm_shuffle_epi32(v, (i) * 0x55)
 #endif
