@@ -36,6 +36,10 @@ ifneq ($(filter 1,$(USE_CUDA) $(USE_TT) $(USE_METAL)),)
 $(error This version builds the cpu backend only: USE_CUDA, USE_TT and USE_METAL are not available yet)
 endif
 BACKEND    := cpu
+# OpenBLAS by name (--isa blas), opened at run time: see foundry/cpu/blas.c.
+ifeq ($(USE_BLAS),1)
+CPPFLAGS   += -DFO_BLAS
+endif
 
 ifeq ($(wildcard $(FOUNDRY)/base/err.h),)
 ifneq ($(wildcard $(FOUNDRY)/foundry/base/err.h),)
@@ -247,6 +251,7 @@ help:
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
 	@echo 'make bench-peers   against llama.cpp and ik_llama.cpp, in alternation (PEERS=DIR PEER_IK=DIR PEERS_ARGS="--rows PATTERN --help")'
 	@echo 'make lint bench fuzz soak install clean   (soak: many clients for ten minutes; fuzz: each fuzzer for FUZZ_SECONDS=60)'
+	@echo 'USE_BLAS=1         with --isa blas: OpenBLAS (libopenblas.so.0, opened at run time) for long batches on F32 weights'
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond pantheon-reconcile libpantheon.a

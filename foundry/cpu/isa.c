@@ -124,8 +124,10 @@ static const char *fill(int i, struct fo_cpu_kernels *k) {
 int fo_cpu_kernels_for(const char *isa, struct fo_cpu_kernels *ret, struct fo_err *e) {
     struct fo_cpu_kernels k;
     int i = N_OVERLAYS - 1;
-    if (!isa || strcmp(isa, "auto") == 0) {
+    bool blas = isa && strcmp(isa, "blas") == 0;
+    if (!isa || blas || strcmp(isa, "auto") == 0) {
         while (fill(i, &k)) i--;
+        if (blas && fo_cpu_blas(&k, e)) return e->code;
     } else {
         while (i >= 0 && strcmp(isa, overlays[i].name) != 0) i--;
         if (i < 0 && strcmp(isa, "scalar") != 0)

@@ -151,7 +151,10 @@ void fo_cpu_neon_rows(struct fo_cpu_kernels *k); /* the parts of fo_cpu_neon in 
 void fo_cpu_neon_attn(struct fo_attn_kernels *k);
 bool fo_cpu_dotprod(struct fo_cpu_kernels *k);
 
-/* The table for "scalar" or an overlay by name, or the best for NULL and "auto". FO_EUNSUPPORTED names what this CPU lacks. */
+/* OpenBLAS over the best table, in builds with USE_BLAS=1; blas.c says why by name alone. FO_EUNSUPPORTED: another build, or no library. */
+int fo_cpu_blas(struct fo_cpu_kernels *k, struct fo_err *e);
+
+/* The table for "scalar", an overlay by name or "blas", or the best for NULL and "auto". FO_EUNSUPPORTED names what this CPU lacks. */
 int fo_cpu_kernels_for(const char *isa, struct fo_cpu_kernels *ret, struct fo_err *e);
 /* The name of overlay i, from 0 on, whatever this CPU has; NULL behind the last. */
 const char *fo_cpu_overlay(int i);
