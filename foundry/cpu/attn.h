@@ -48,7 +48,7 @@ struct fo_kv_run {
     const void *block;
     int tokens; /* of the block */
     int lo, hi;
-    int at;            /* the column of the scores that position lo has; position lo % tokens' group begins at a multiple of G */
+    int at;            /* the column of the scores that position lo has; at - lo is a multiple of G */
     const void *ahead; /* a block of the same shape that is read next, or NULL */
 };
 
@@ -56,7 +56,7 @@ struct fo_kv_run {
  * May also write the other columns of the groups that the run touches. */
 typedef void fo_qk_fn(const void *q, int n_q, int head_dim, const struct fo_kv_run *k, float scale, float *s);
 /* out[h] = r[h] * out[h] + the sum over i, in order, of s[h][at + i - lo] * V[i]; out [n_q][head_dim]. Quantised kinds round the products of
- * s and V's scale to 16 bits of the largest one of the run first, and then sum exactly. Nothing outside the run has a part in it. */
+ * s and V's scale to 16 bits of (the largest s) * (the largest scale) of the run first, and then sum exactly. Nothing outside the run has a part in it. */
 typedef void fo_pv_fn(const float *s, const float *r, int n_q, int head_dim, const struct fo_kv_run *v, float *out);
 
 /* Overlays may take it that `tokens` is a multiple of FO_KV_GROUP: other pages (those of debug builds) are the reference's. A query's numbers do

@@ -10,6 +10,7 @@
 
 #include "foundry/cpu/avx2.h"
 #include "foundry/cpu/tile.h"
+#include "foundry/quant.h"
 
 enum { S = FO_ATTN_CHUNK, G = FO_KV_GROUP, BLOCK = 32 };
 
@@ -17,6 +18,9 @@ INLINE void fetch(const void *ahead, size_t at, size_t bytes) {
     if (!ahead) return;
     for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)ahead + at + i, _MM_HINT_T0);
 }
+
+/* Sums that the compiler is to leave in their registers, step by step: it otherwise multiplies for all of them first and then spills some. */
+#define STAY(a, b) __asm__ volatile("" : "+x"(a), "+x"(b))
 
 INLINE __m256 load8(const void *p, int64_t i, const bool half) {
     if (half) return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)((const uint16_t *)p + i)));
@@ -42,6 +46,189 @@ INLINE float *columns(float *s, const struct fo_kv_run *k, int t) {
     return s + (k->at + t - k->lo);
 }
 
+/* --- storing and queries --------------------------------------------------------------------------------------------------------- */
+
+/* Where group and position `token` of K of `bits` a dimension begin, and how far apart its pieces of 2 bytes (Q8_0) and so on lie: G of them. */
+INLINE size_t k_place(int head_dim, int token, size_t bits, size_t piece) {
+    return (size_t)(token / G) * (size_t)head_dim * G * bits / 8 + (size_t)(token % G) * piece;
+}
+
+static void put_k_f32(const float *x, int head_dim, void *block, int tokens, int token) {
+    (void)tokens;
+    float *out = (float *)block + k_place(head_dim, token, 32, 4) / 4;
+    for (int d = 0; d < head_dim; d++) out[d * G] = x[d];
+}
+
+static void put_k_f16(const float *x, int head_dim, void *block, int tokens, int token) {
+    (void)tokens;
+    uint16_t *out = (uint16_t *)block + k_place(head_dim, token, 16, 2) / 2, h[8];
+    int d = 0;
+    for (; d + 8 <= head_dim; d += 8) {
+        _mm_storeu_si128((__m128i *)(void *)h, _mm256_cvtps_ph(_mm256_loadu_ps(x + d), _MM_FROUND_TO_NEAREST_INT));
+        for (int i = 0; i < 8; i++) out[(d + i) * G] = h[i];
+    }
+    for (; d < head_dim; d++) out[d * G] = (uint16_t)_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(x[d]), _MM_FROUND_TO_NEAREST_INT));
+}
+
+static void put_v_f16(const float *x, int head_dim, void *block, int tokens, int token) {
+    (void)tokens;
+    uint16_t *out = (uint16_t *)block + (size_t)token * (size_t)head_dim;
+    int d = 0;
+    for (; d + 8 <= head_dim; d += 8) _mm_storeu_si128((__m128i *)(void *)(out + d), _mm256_cvtps_ph(_mm256_loadu_ps(x + d), _MM_FROUND_TO_NEAREST_INT));
+    for (; d < head_dim; d++) out[d] = (uint16_t)_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(x[d]), _MM_FROUND_TO_NEAREST_INT));
+}
+
+INLINE __m256i bits8(const float *x) {
+    return _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x)), _mm256_set1_epi32(0x7FFFFFFF));
+}
+
+/* The largest of eight floats without a sign, as integers; a NaN where one is not finite. */
+INLINE float largest(__m256i v) {
+    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4E));
+    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xB1));
+    return _mm_cvtsi128_si32(m) >= 0x7F800000 ? __builtin_nanf("") : _mm_cvtss_f32(_mm_castsi128_ps(m));
+}
+
+INLINE float largest32(const float *x) {
+    return largest(_mm256_max_epi32(_mm256_max_epi32(bits8(x), bits8(x + 8)), _mm256_max_epi32(bits8(x + 16), bits8(x + 24))));
+}
+
+/* 32 floats times `by` to bytes, to nearest; all within 8 bits. */
+INLINE __m256i bytes32(const float *x, float by) {
+    const __m256 v = _mm256_set1_ps(by);
+    __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x), v)), b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 8), v));
+    __m256i c = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 16), v)), d = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + 24), v));
+    __m256i q = _mm256_packs_epi16(_mm256_packs_epi32(a, b), _mm256_packs_epi32(c, d));
+    return _mm256_permutevar8x32_epi32(q, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+}
+
+INLINE uint16_t half_of(float d) {
+    return d != d ? 0x7E00 : (uint16_t)_mm_cvtsi128_si32(_mm_cvtps_ph(_mm_set_ss(d), _MM_FROUND_TO_NEAREST_INT));
+}
+
+/* fo_q8_0_from_f32 of one block: the quants, and the scale into *d. */
+INLINE __m256i block_q8(const float *x, uint16_t *d) {
+    float step = largest32(x) / 127.0f, inv = fo_inverse(step);
+    *d = half_of(step);
+    return inv > 0 ? bytes32(x, inv) : _mm256_setzero_si256();
+}
+
+/* fo_q4_0_from_f32, a quant a byte. */
+INLINE __m256i block_q4(const float *x, uint16_t *d) {
+    float top = largest32(x);
+    if (top != top) {
+        *d = half_of(top);
+        return _mm256_setzero_si256();
+    }
+    unsigned is_top = 0;
+    for (int i = 0; i < 32; i += 8)
+        is_top |= (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(_mm256_castsi256_ps(bits8(x + i)), _mm256_set1_ps(top), _CMP_EQ_OQ)) << i;
+    float step = x[__builtin_ctz(is_top)] / -8.0f;
+    const __m256 inv = _mm256_set1_ps(fo_inverse(step)), half = _mm256_set1_ps(8.5f);
+    *d = half_of(step);
+    __m256i q[4];
+    for (int i = 0; i < 4; i++) q[i] = _mm256_cvttps_epi32(_mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inv), half));
+    __m256i all = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    return _mm256_min_epi8(_mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)), _mm256_set1_epi8(15));
+}
+
+INLINE unsigned char *quants(void *block, int head_dim, int tokens) {
+    return (unsigned char *)block + (size_t)(head_dim / BLOCK) * (size_t)tokens * 2;
+}
+
+static void put_k_q8(const float *x, int head_dim, void *block, int tokens, int token) {
+    unsigned char *out = quants(block, head_dim, tokens) + k_place(head_dim, token, 8, 2);
+    for (int i = 0; i < head_dim / BLOCK; i++) {
+        uint16_t pair[16];
+        _mm256_storeu_si256((__m256i *)(void *)pair, block_q8(x + i * BLOCK, (uint16_t *)block + i * tokens + token));
+        for (int j = 0; j < 16; j++) memcpy(out + (i * 16 + j) * 2 * G, &pair[j], 2);
+    }
+}
+
+static void put_v_q8(const float *x, int head_dim, void *block, int tokens, int token) {
+    unsigned char *out = quants(block, head_dim, tokens) + (size_t)(token / 2) * 32;
+    const __m256i other = _mm256_set1_epi16((short)(token % 2 ? 0x00FF : 0xFF00));
+    for (int i = 0; i < head_dim / BLOCK; i++) {
+        __m256i q = block_q8(x + i * BLOCK, (uint16_t *)block + i * tokens + token);
+        __m256i half[2] = { _mm256_cvtepu8_epi16(_mm256_castsi256_si128(q)), _mm256_cvtepu8_epi16(_mm256_extracti128_si256(q, 1)) };
+        for (int j = 0; j < 2; j++) {
+            unsigned char *at = out + (size_t)(2 * i + j) * (size_t)tokens * 16;
+            __m256i own = token % 2 ? _mm256_slli_epi16(half[j], 8) : half[j];
+            _mm256_storeu_si256((__m256i *)(void *)at, _mm256_or_si256(_mm256_and_si256(load(at), other), own));
+        }
+    }
+}
+
+static void put_k_q4(const float *x, int head_dim, void *block, int tokens, int token) {
+    unsigned char *out = quants(block, head_dim, tokens) + k_place(head_dim, token, 4, 4);
+    for (int i = 0; i < head_dim / BLOCK; i++) {
+        uint64_t eight[4];
+        _mm256_storeu_si256((__m256i *)(void *)eight, block_q4(x + i * BLOCK, (uint16_t *)block + i * tokens + token));
+        for (int j = 0; j < 4; j++) {
+            uint32_t nibbles = (uint32_t)(eight[j] | eight[j] >> 28);
+            memcpy(out + (i * 4 + j) * 4 * G, &nibbles, 4);
+        }
+    }
+}
+
+static void put_v_q4(const float *x, int head_dim, void *block, int tokens, int token) {
+    unsigned char *out = quants(block, head_dim, tokens) + (size_t)(token / 8) * 64;
+    const int shift = 4 * (token % 2 * 4 + token % 8 / 2);
+    const __m256i other = _mm256_set1_epi32((int)~(15u << shift));
+    for (int i = 0; i < head_dim / BLOCK; i++) {
+        uint8_t q[32];
+        _mm256_storeu_si256((__m256i *)(void *)q, block_q4(x + i * BLOCK, (uint16_t *)block + i * tokens + token));
+        for (int j = 0; j < 4; j++) {
+            unsigned char *at = out + (size_t)(2 * i + j / 2) * (size_t)tokens * 8 + (size_t)(j % 2) * 32;
+            __m256i own = _mm256_sll_epi32(_mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)(q + 8 * j))), _mm_cvtsi32_si128(shift));
+            _mm256_storeu_si256((__m256i *)(void *)at, _mm256_or_si256(_mm256_and_si256(load(at), other), own));
+        }
+    }
+}
+
+/* The step in which `max` becomes `top`, and its inverse; NaN and 0 for a NaN. */
+INLINE float step_of(float max, float top, float *ret_inv) {
+    bool tiny = max < 1e-30f;
+    *ret_inv = tiny || max != max ? 0.0f : top / max;
+    return tiny ? 0.0f : max / top;
+}
+
+static void query_q8(const float *x, int head_dim, void *ret_q) {
+    int16_t *q = ret_q;
+    float inv;
+    __m256i m = _mm256_setzero_si256();
+    for (int d = 0; d < head_dim; d += 8) m = _mm256_max_epi32(m, bits8(x + d));
+    float step = step_of(largest(m), 32767, &inv);
+    memcpy(q + head_dim, &step, sizeof step);
+    if (inv == 0.0f) {
+        memset(q, 0, (size_t)head_dim * sizeof *q);
+        return;
+    }
+    const __m256 by = _mm256_set1_ps(inv);
+    for (int d = 0; d < head_dim; d += 16) {
+        __m256i a = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + d), by)), b = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_loadu_ps(x + d + 8), by));
+        _mm256_storeu_si256((__m256i *)(void *)(q + d), _mm256_permute4x64_epi64(_mm256_packs_epi32(a, b), 0xD8));
+    }
+}
+
+static void query_q4(const float *x, int head_dim, void *ret_q) {
+    unsigned char *q = ret_q;
+    const int n_blocks = head_dim / BLOCK;
+    for (int i = 0; i < n_blocks; i++) {
+        float inv, step = step_of(largest32(x + i * BLOCK), 127, &inv);
+        __m256i v = inv != 0.0f ? bytes32(x + i * BLOCK, inv) : _mm256_setzero_si256();
+        __m256i pairs = _mm256_maddubs_epi16(_mm256_set1_epi8(1), v);
+        __m128i s = _mm_add_epi16(_mm256_castsi256_si128(pairs), _mm256_extracti128_si256(pairs, 1));
+        s = _mm_add_epi16(s, _mm_shuffle_epi32(s, 0x4E));
+        s = _mm_add_epi16(s, _mm_shuffle_epi32(s, 0xB1));
+        int start = _mm_cvtsi128_si32(_mm_sub_epi16(_mm_setzero_si128(), _mm_slli_epi16(s, 3)));
+        _mm256_storeu_si256((__m256i *)(void *)(q + i * BLOCK), v);
+        memcpy(q + head_dim + 4 * i, &step, 4);
+        memcpy(q + head_dim + 4 * n_blocks + 4 * i, &start, 4);
+    }
+}
+
 /* --- scores ---------------------------------------------------------------------------------------------------------------------- */
 
 INLINE void qk_float(const bool f16, const void *q, int head_dim, const struct fo_kv_run *k, float by, float *s, const int N) {
@@ -53,7 +240,7 @@ INLINE void qk_float(const bool f16, const void *q, int head_dim, const struct f
         const char *in = (const char *)k->block + (size_t)(t / G) * group;
         fetch(k->ahead, (size_t)(t / G) * group, group);
 #define ZERO(h) __m256 a##h = _mm256_setzero_ps(), b##h = a##h;
-#define STEP(h) if (h < N) { __m256 v = _mm256_broadcast_ss(x + h * step + d); a##h = _mm256_fmadd_ps(u, v, a##h); b##h = _mm256_fmadd_ps(w, v, b##h); }
+#define STEP(h) if (h < N) { __m256 v = _mm256_broadcast_ss(x + h * step + d); a##h = _mm256_fmadd_ps(u, v, a##h); b##h = _mm256_fmadd_ps(w, v, b##h); STAY(a##h, b##h); }
 #define PUT(h) if (h < N) { float *o = columns(s, k, t) + h * S; _mm256_storeu_ps(o, _mm256_mul_ps(a##h, scale)); _mm256_storeu_ps(o + 8, _mm256_mul_ps(b##h, scale)); }
         EACH(ZERO)
         for (int d = 0; d < head_dim; d++) {
@@ -93,7 +280,7 @@ INLINE void qk_int8(const int kind, const void *q, int head_dim, const struct fo
         fetch(k->ahead, scale_bytes + (size_t)(t / G) * group, group);
         for (size_t i = 0; i < n_blocks; i++) {
 #define ZERO(h) __m256i a##h = _mm256_setzero_si256(), b##h = a##h;
-#define STEP(h) if (h < N) { __m256i v = int_pair(x + h * q_bytes + d * 4); a##h = _mm256_add_epi32(a##h, _mm256_madd_epi16(u, v)); b##h = _mm256_add_epi32(b##h, _mm256_madd_epi16(w, v)); }
+#define STEP(h) if (h < N) { __m256i v = int_pair(x + h * q_bytes + d * 4); a##h = _mm256_add_epi32(a##h, _mm256_madd_epi16(u, v)); b##h = _mm256_add_epi32(b##h, _mm256_madd_epi16(w, v)); STAY(a##h, b##h); }
 #define PUT(h) if (h < N) add_block(o + h * S, a##h, b##h, u, w, i == 0);
             EACH(ZERO)
             for (size_t d = i * (BLOCK / 2); d < (i + 1) * (BLOCK / 2); d++) {
@@ -129,6 +316,7 @@ INLINE void qk_int4(const int kind, const void *q, int head_dim, const struct fo
         __m256i v = int_pair(x + h * q_bytes + d * 8), z = int_pair(x + h * q_bytes + d * 8 + 4);                                        \
         a##h = _mm256_add_epi16(a##h, _mm256_maddubs_epi16(u_lo, v)), b##h = _mm256_add_epi16(b##h, _mm256_maddubs_epi16(w_lo, v));      \
         a##h = _mm256_add_epi16(a##h, _mm256_maddubs_epi16(u_hi, z)), b##h = _mm256_add_epi16(b##h, _mm256_maddubs_epi16(w_hi, z));      \
+        STAY(a##h, b##h);                                                                                                                \
     }
 #define PUT(h)                                                                                                                           \
     if (h < N) {                                                                                                                         \
@@ -165,28 +353,50 @@ INLINE float max8(__m256 v) {
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 
+/* e^x for x <= 0, NaN for NaN, to 2e-7: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial of degree 5 that is 1 at 0 and whose largest relative
+ * error is least otherwise, times 2^n. The constant that rounds to an integer has the bias of the exponent in it. */
+INLINE __m256 exp_below8(__m256 x) {
+    const __m256 round = _mm256_set1_ps(12582912.0f + 127.0f);
+    __m256 zero = _mm256_cmp_ps(x, _mm256_set1_ps(-87.33f), _CMP_LT_OQ);
+    __m256 shifted = _mm256_fmadd_ps(x, _mm256_set1_ps(1.44269504f), round), n = _mm256_sub_ps(shifted, round);
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693147181f), x), p = _mm256_set1_ps(0.00829027221f);
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.0418981612f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.166676387f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.499991477f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.999999702f));
+    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    __m256i two_n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
+    return _mm256_andnot_ps(zero, _mm256_mul_ps(p, _mm256_castsi256_ps(two_n)));
+}
+
+/* The maxima of all queries come first: the chains of one then hide behind those of the others. */
 static void softmax(float *s, int n_q, float *m, float *sum, float *ret_r) {
-    float before[8] = { 0 };
-    for (int h = 0; h < n_q; h++, s += S) {
-        __m256 top = _mm256_set1_ps(m[h]); /* max(a, b) is b when a is a NaN: it is passed over, as in the reference */
-        for (int i = 0; i < S; i += 8) top = _mm256_max_ps(_mm256_loadu_ps(s + i), top);
-        float now = max8(top);
-        __m256 all = _mm256_set1_ps(now), a = _mm256_setzero_ps(), b = a;
+    float below[8] = { 0 }, now[FO_ATTN_HEADS], r[8];
+    for (int h = 0; h < n_q; h++) {
+        const float *row = s + h * S;
+        __m256 a = _mm256_set1_ps(m[h]), b = a; /* max(x, y) is y when x is a NaN: it is passed over, as in the reference */
         for (int i = 0; i < S; i += 16) {
-            __m256 p = exp8(_mm256_sub_ps(_mm256_loadu_ps(s + i), all)), q = exp8(_mm256_sub_ps(_mm256_loadu_ps(s + i + 8), all));
+            a = _mm256_max_ps(_mm256_loadu_ps(row + i), a);
+            b = _mm256_max_ps(_mm256_loadu_ps(row + i + 8), b);
+        }
+        now[h] = max8(_mm256_max_ps(a, b));
+        below[h] = m[h] - now[h];
+        m[h] = now[h];
+    }
+    for (int h = 0; h < n_q; h++, s += S) {
+        __m256 top = _mm256_set1_ps(now[h]), a = _mm256_setzero_ps(), b = a;
+        for (int i = 0; i < S; i += 16) {
+            __m256 p = exp_below8(_mm256_sub_ps(_mm256_loadu_ps(s + i), top)), q = exp_below8(_mm256_sub_ps(_mm256_loadu_ps(s + i + 8), top));
             _mm256_storeu_ps(s + i, p);
             _mm256_storeu_ps(s + i + 8, q);
             a = _mm256_add_ps(a, p);
             b = _mm256_add_ps(b, q);
         }
-        before[h] = m[h] - now;
-        before[h + 4] = fold(_mm256_add_ps(a, b));
-        m[h] = now;
+        now[h] = fold(_mm256_add_ps(a, b));
     }
-    float r[8];
-    _mm256_storeu_ps(r, exp8(_mm256_loadu_ps(before)));
+    _mm256_storeu_ps(r, exp_below8(_mm256_loadu_ps(below)));
     for (int h = 0; h < n_q; h++) {
-        sum[h] = sum[h] * r[h] + before[h + 4];
+        sum[h] = sum[h] * r[h] + now[h];
         ret_r[h] = r[h];
     }
 }
@@ -209,7 +419,7 @@ INLINE void pv_float(const bool f16, const float *s, const float *r, int head_di
         __m256 by = _mm256_broadcast_ss(r + h);                                                                                          \
         a##h = _mm256_mul_ps(_mm256_loadu_ps(out + h * head_dim + d), by), b##h = _mm256_mul_ps(_mm256_loadu_ps(out + h * head_dim + d + 8), by); \
     }
-#define STEP(h) if (h < N) { __m256 p = _mm256_broadcast_ss(s + h * S + i); a##h = _mm256_fmadd_ps(p, x, a##h); b##h = _mm256_fmadd_ps(p, y, b##h); }
+#define STEP(h) if (h < N) { __m256 p = _mm256_broadcast_ss(s + h * S + i); a##h = _mm256_fmadd_ps(p, x, a##h); b##h = _mm256_fmadd_ps(p, y, b##h); STAY(a##h, b##h); }
 #define PUT(h) if (h < N) _mm256_storeu_ps(out + h * head_dim + d, a##h), _mm256_storeu_ps(out + h * head_dim + d + 8, b##h);
         EACH(GET)
         const char *p_in = in + (size_t)v->lo * row + (size_t)d * (f16 ? 2 : 4);
@@ -230,39 +440,73 @@ INLINE void pv_float(const bool f16, const float *s, const float *r, int head_di
         }
 }
 
-/* The weights of a run's positions times the scales of V's block i, in 16 bits: w[0] belongs to position lo / 8 * 8, positions outside the run
- * have none. Returns the step; *ret_sum is the sum of all. */
-INLINE float weights(const float *s, const struct fo_kv_run *v, size_t i, int16_t *w, int *ret_sum) {
-    const uint16_t *scales = (const uint16_t *)v->block + i * (size_t)v->tokens;
-    const int first = v->lo / 8 * 8;
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), lo = _mm256_set1_epi32(v->lo - 1), hi = _mm256_set1_epi32(v->hi);
-    __m256 x[S / 8];
-    __m256i top = _mm256_setzero_si256();
-    const int column = v->at - v->lo; /* of position 0 */
-    int n = 0;
-    for (int t = first; t < v->hi; t += 8, n++) {
-        __m256i at = _mm256_add_epi32(lane, _mm256_set1_epi32(t)), in = _mm256_and_si256(_mm256_cmpgt_epi32(at, lo), _mm256_cmpgt_epi32(hi, at));
-        x[n] = _mm256_and_ps(_mm256_castsi256_ps(in), _mm256_mul_ps(_mm256_loadu_ps(s + (column + t)), halves8(scales + t)));
-        top = _mm256_max_epi32(top, _mm256_and_si256(_mm256_castps_si256(x[n]), _mm256_set1_epi32(0x7FFFFFFF)));
+/* Of a run: what the positions weigh for each query and how large V's scales are in each block, both as shares of their largest. Position 0 of
+ * the arrays is lo / 8 * 8; positions outside the run have zeros. */
+struct shares {
+    _Alignas(32) float p[FO_ATTN_HEADS][S]; /* of 32767 */
+    float p_max[FO_ATTN_HEADS];
+    _Alignas(32) float d[S];
+    float d_max;
+};
+
+/* x[i] for positions t + i of the run, else 0. */
+INLINE __m256 within(const struct fo_kv_run *v, int t, __m256 x) {
+    __m256i at = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(t));
+    __m256i in = _mm256_and_si256(_mm256_cmpgt_epi32(at, _mm256_set1_epi32(v->lo - 1)), _mm256_cmpgt_epi32(_mm256_set1_epi32(v->hi), at));
+    return _mm256_and_ps(_mm256_castsi256_ps(in), x);
+}
+
+INLINE __m256i magnitude(__m256 x) {
+    return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7FFFFFFF));
+}
+
+/* x [n] becomes shares of `top`; the largest magnitude is returned, a NaN where one is not finite (the shares are zeros then). */
+INLINE float to_shares(float *x, int n, __m256i max, float top) {
+    float m = largest(max), inv;
+    step_of(m, top, &inv);
+    const __m256 by = _mm256_set1_ps(inv);
+    for (int i = 0; i < n; i += 8) _mm256_store_ps(x + i, inv != 0.0f ? _mm256_mul_ps(_mm256_load_ps(x + i), by) : _mm256_setzero_ps());
+    return inv == 0.0f && m == m ? 0 : m;
+}
+
+INLINE void shares_of_p(const float *s, const struct fo_kv_run *v, struct shares *ret, const int N) {
+    const int first = v->lo / 8 * 8, n = v->hi - first;
+    for (int h = 0; h < N; h++) {
+        const float *p = s + (h * S + v->at - (v->lo - first));
+        __m256i max = _mm256_setzero_si256();
+        for (int i = 0; i < n; i += 8) {
+            __m256 x = within(v, first + i, _mm256_loadu_ps(p + i));
+            max = _mm256_max_epi32(max, magnitude(x));
+            _mm256_store_ps(ret->p[h] + i, x);
+        }
+        ret->p_max[h] = to_shares(ret->p[h], n, max, 32767);
     }
-    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(top), _mm256_extracti128_si256(top, 1)); /* floats without a sign compare as integers */
-    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4E));
-    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xB1));
-    float max = _mm_cvtss_f32(_mm_castsi128_ps(m));
-    bool tiny = max < 1e-30f, bad = _mm_cvtsi128_si32(m) >= 0x7F800000;
-    __m256 inv = _mm256_set1_ps(tiny || bad ? 0 : 32767.0f / max);
+}
+
+INLINE void shares_of_d(const struct fo_kv_run *v, size_t i, struct shares *ret) {
+    const int first = v->lo / 8 * 8, n = v->hi - first;
+    const uint16_t *scales = (const uint16_t *)v->block + i * (size_t)v->tokens + first;
+    __m256i max = _mm256_setzero_si256();
+    for (int t = 0; t < n; t += 8) {
+        __m256 x = within(v, first + t, halves8(scales + t));
+        max = _mm256_max_epi32(max, magnitude(x));
+        _mm256_store_ps(ret->d + t, x);
+    }
+    ret->d_max = to_shares(ret->d, n, max, 1);
+}
+
+/* The products of both in 16 bits, w [n rounded up to 8]; returns their step, *ret_sum is the sum of all. */
+INLINE float weights(const struct shares *in, int h, int n, int16_t *w, int *ret_sum) {
     __m256i sum = _mm256_setzero_si256();
-    for (int j = 0; j < n; j++) {
-        __m256i q = bad ? _mm256_setzero_si256() : _mm256_cvtps_epi32(_mm256_mul_ps(x[j], inv));
+    for (int i = 0; i < n; i += 8) {
+        __m256i q = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_load_ps(in->p[h] + i), _mm256_load_ps(in->d + i)));
         sum = _mm256_add_epi32(sum, q);
-        q = _mm256_permute4x64_epi64(_mm256_packs_epi32(q, q), 0x08);
-        _mm_storeu_si128((__m128i *)(void *)(w + j * 8), _mm256_castsi256_si128(q));
+        _mm_storeu_si128((__m128i *)(void *)(w + i), _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1)));
     }
     __m128i total = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
     total = _mm_add_epi32(total, _mm_shuffle_epi32(total, 0x4E));
     *ret_sum = _mm_cvtsi128_si32(_mm_add_epi32(total, _mm_shuffle_epi32(total, 0xB1)));
-    if (bad) return __builtin_nanf("");
-    return tiny ? 0 : max / 32767.0f;
+    return in->p_max[h] * in->d_max / 32767.0f;
 }
 
 /* out = out * r + sums * step, 16 dimensions of a query. */
@@ -278,15 +522,18 @@ INLINE void pv_int8(const int kind, const float *s, const float *r, int head_dim
     const int first = v->lo / 8 * 4, n = (v->hi + 1) / 2 - first; /* pairs */
     int16_t w[FO_ATTN_HEADS][S];
     float d[FO_ATTN_HEADS];
+    struct shares part;
+    shares_of_p(s, v, &part, N);
     int sum;
     fetch(v->ahead, 0, scale_bytes);
     for (size_t i = 0; i < n_blocks; i++) {
-        for (int h = 0; h < N; h++) d[h] = weights(s + h * S, v, i, w[h], &sum);
+        shares_of_d(v, i, &part);
+        for (int h = 0; h < N; h++) d[h] = weights(&part, h, v->hi - v->lo / 8 * 8, w[h], &sum);
         for (size_t j = 2 * i; j < 2 * i + 2; j++) {
             const char *in = (const char *)v->block + scale_bytes + j * half + (size_t)first * 32;
             fetch(v->ahead, scale_bytes + j * half, half);
 #define ZERO(h) __m256i a##h = _mm256_setzero_si256(), b##h = a##h;
-#define STEP(h) if (h < N) { __m256i p = int_pair(&w[h][2 * t]); a##h = _mm256_add_epi32(a##h, _mm256_madd_epi16(x, p)); b##h = _mm256_add_epi32(b##h, _mm256_madd_epi16(y, p)); }
+#define STEP(h) if (h < N) { __m256i p = int_pair(&w[h][2 * t]); a##h = _mm256_add_epi32(a##h, _mm256_madd_epi16(x, p)); b##h = _mm256_add_epi32(b##h, _mm256_madd_epi16(y, p)); STAY(a##h, b##h); }
 #define PUT(h) if (h < N) put_sums(out + h * head_dim + j * 16, a##h, b##h, d[h], r[h]);
             EACH(ZERO)
             for (int t = 0; t < n; t++) {
@@ -308,15 +555,18 @@ INLINE void pv_int4(const int kind, const float *s, const float *r, int head_dim
     const __m256i low = _mm256_set1_epi16(15);
     int16_t w[FO_ATTN_HEADS][S];
     float d[FO_ATTN_HEADS];
+    struct shares part;
+    shares_of_p(s, v, &part, N);
     int sum[FO_ATTN_HEADS];
     fetch(v->ahead, 0, scale_bytes);
     for (size_t i = 0; i < n_blocks; i++) {
-        for (int h = 0; h < N; h++) d[h] = weights(s + h * S, v, i, w[h], &sum[h]);
+        shares_of_d(v, i, &part);
+        for (int h = 0; h < N; h++) d[h] = weights(&part, h, v->hi - v->lo / 8 * 8, w[h], &sum[h]);
         for (size_t j = 2 * i; j < 2 * i + 2; j++) {
             const char *in = (const char *)v->block + scale_bytes + j * half + (size_t)first * 64;
             fetch(v->ahead, scale_bytes + j * half, half);
 #define START(h) __m256i a##h = _mm256_setzero_si256(), b##h; if (h < N) a##h = _mm256_set1_epi32(-8 * sum[h]); b##h = a##h;
-#define STEP(h) if (h < N) { __m256i p = int_pair(&w[h][8 * t + 2 * c]); a##h = _mm256_add_epi32(a##h, _mm256_madd_epi16(x, p)); b##h = _mm256_add_epi32(b##h, _mm256_madd_epi16(y, p)); }
+#define STEP(h) if (h < N) { __m256i p = int_pair(&w[h][8 * t + 2 * c]); a##h = _mm256_add_epi32(a##h, _mm256_madd_epi16(x, p)); b##h = _mm256_add_epi32(b##h, _mm256_madd_epi16(y, p)); STAY(a##h, b##h); }
 #define PAIR(shift) { enum { c = shift / 4 }; __m256i x = _mm256_and_si256(_mm256_srli_epi16(u, shift), low), y = _mm256_and_si256(_mm256_srli_epi16(z, shift), low); EACH(STEP) }
 #define PUT(h) if (h < N) put_sums(out + h * head_dim + j * 16, a##h, b##h, d[h], r[h]);
             EACH(START)
@@ -342,6 +592,15 @@ PV_SLOT(pv_q8, pv_int8, 0)
 PV_SLOT(pv_q4, pv_int4, 0)
 
 void fo_cpu_avx2_attn(struct fo_attn_kernels *k) {
+    k->put_k[FO_KV_KIND_F32] = put_k_f32;
+    k->put_k[FO_KV_KIND_F16] = put_k_f16;
+    k->put_k[FO_KV_KIND_Q8_0] = put_k_q8;
+    k->put_k[FO_KV_KIND_Q4_0] = put_k_q4;
+    k->put_v[FO_KV_KIND_F16] = put_v_f16;
+    k->put_v[FO_KV_KIND_Q8_0] = put_v_q8;
+    k->put_v[FO_KV_KIND_Q4_0] = put_v_q4;
+    k->query[FO_KV_KIND_Q8_0] = query_q8;
+    k->query[FO_KV_KIND_Q4_0] = query_q4;
     k->qk[FO_KV_KIND_F32] = qk_f32;
     k->qk[FO_KV_KIND_F16] = qk_f16;
     k->qk[FO_KV_KIND_Q8_0] = qk_q8;

@@ -269,14 +269,23 @@ static void pv_f16(const float *s, const float *r, int n_q, int head_dim, const 
         }
 }
 
-/* The weights of a run's positions in 16 bits, and their step. */
+/* x [n] becomes shares of `top`; returns the largest magnitude, NaN where one is not finite (the shares are zeros then). */
+static float to_shares(float *x, int n, float top) {
+    float max = fo_abs_max(x, n), inv;
+    step(x, n, top, &inv);
+    for (int i = 0; i < n; i++) x[i] = inv != 0.0f ? x[i] * inv : 0.0f;
+    return inv == 0.0f && max == max ? 0.0f : max;
+}
+
+/* The weights of a run's positions, times V's scales, in 16 bits: products of shares, so that neither maximum is looked for twice. Returns their
+ * step. */
 static float weights(const float *s, const struct fo_kv_run *v, int b, int *w) {
-    float x[FO_ATTN_CHUNK], inv;
+    float p[FO_ATTN_CHUNK], d[FO_ATTN_CHUNK];
     int n = v->hi - v->lo;
-    for (int i = 0; i < n; i++) x[i] = s[v->at + i] * fo_f16_to_f32(*scale_at(v->block, v->tokens, v->lo + i, b));
-    float d = step(x, n, 32767, &inv);
-    for (int i = 0; i < n; i++) w[i] = round_by(x[i], inv);
-    return d;
+    for (int i = 0; i < n; i++) p[i] = s[v->at + i], d[i] = fo_f16_to_f32(*scale_at(v->block, v->tokens, v->lo + i, b));
+    float p_max = to_shares(p, n, 32767), d_max = to_shares(d, n, 1);
+    for (int i = 0; i < n; i++) w[i] = round_by(p[i], d[i]);
+    return p_max * d_max / 32767.0f;
 }
 
 static void pv_q8(const float *s, const float *r, int n_q, int head_dim, const struct fo_kv_run *v, float *out) {
