@@ -10,6 +10,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/model.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "foundry/base/file.h"
@@ -47,6 +48,12 @@ const char *pd_cli_model_path(const struct pd_cli_args *a) {
 int pd_cli_open_device(const struct pd_cli_args *a, struct fo_device **ret, struct fo_err *e) {
     struct fo_device_opts o = { .n_threads = (int)a->threads, .isa = a->isa, .exact = a->exact };
     return fo_device_open("cpu", NULL, &o, ret, e);
+}
+
+int pd_cli_kv(const struct pd_cli_args *a, struct pn_model_opts *o, struct fo_err *e) {
+    const char *kv = a->models[a->n_models].kv ? a->models[a->n_models].kv : a->models[0].kv;
+    o->kv_default = true;
+    return kv && pn_kv_type_parse(kv, o, e) ? fo_wrap(e, "--kv") : FO_OK;
 }
 
 void pd_cli_progress(const char *fmt, ...) {

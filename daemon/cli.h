@@ -69,6 +69,10 @@ const char *pd_cli_model_path(const struct pd_cli_args *a);
 /* Opens the cpu device as --threads, --isa and --exact say. */
 int pd_cli_open_device(const struct pd_cli_args *a, struct fo_device **ret, struct fo_err *e);
 
+/* The KV type that --kv asks for into *o; kv_default where it does not. */
+struct pn_model_opts;
+int pd_cli_kv(const struct pd_cli_args *a, struct pn_model_opts *o, struct fo_err *e);
+
 /* "1,2,3" as token ids, [*ret_n] on the heap; NULL after a message. */
 int32_t *pd_cli_token_ids(const char *list, size_t *ret_n);
 

@@ -117,9 +117,9 @@ int pd_cli_bench(const struct pd_cli_args *a) {
     pd_cli_progress("loading %s ...", path);
     if (pd_cli_open_device(a, &dev, &e)) goto fail;
     int64_t cap = a->models[a->n_models].ctx_cap ? a->models[a->n_models].ctx_cap : most;
-    struct pn_model_opts o = { .dev = dev, .ctx_cap = (uint32_t)cap, .kv_default = true, .no_mmap = a->no_mmap };
+    struct pn_model_opts o = { .dev = dev, .ctx_cap = (uint32_t)cap, .no_mmap = a->no_mmap };
     o.max_sessions = o.max_concurrent = (uint32_t)n_seqs;
-    if (pn_model_open(path, &o, &m, &e)) goto fail;
+    if (pd_cli_kv(a, &o, &e) || pn_model_open(path, &o, &m, &e)) goto fail;
     const struct pn_model_info *info = pn_model_info(m);
     ids = calloc((size_t)(most + n_seqs), sizeof *ids);
     if (!ids) {
@@ -209,8 +209,8 @@ int pd_cli_logits(const struct pd_cli_args *a) {
     int rc = PD_EXIT_FAILURE;
     if (pd_cli_open_device(a, &dev, &e)) goto done;
     int64_t cap = a->models[a->n_models].ctx_cap;
-    struct pn_model_opts o = { .dev = dev, .ctx_cap = (uint32_t)cap, .kv_default = true, .all_logits = true };
-    if (pn_model_open(path, &o, &m, &e)) goto done;
+    struct pn_model_opts o = { .dev = dev, .ctx_cap = (uint32_t)cap, .all_logits = true };
+    if (pd_cli_kv(a, &o, &e) || pn_model_open(path, &o, &m, &e)) goto done;
     const struct pn_model_info *info = pn_model_info(m);
     if (n > info->ctx_cap) {
         fo_fail_need(&e, FO_EBUDGET, n, info->ctx_cap, "%zu tokens are more than the cap of %u", n, info->ctx_cap);

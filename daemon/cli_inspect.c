@@ -2,7 +2,6 @@
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
-#include <strings.h>
 
 #include "config/manifest.h"
 #include "config/place.h"
@@ -45,19 +44,6 @@ static bool read_dies(const char *list, struct split *s) {
         p += n;
         if (!*p) return true;
     }
-}
-
-/* Types that are to come are told apart from what is no type. */
-static bool check_kv(const char *kv) {
-    static const char *const later[] = { "q8_0", "q4_0" };
-    if (!kv || strcasecmp(kv, "f16") == 0) return true;
-    for (size_t i = 0; i < sizeof later / sizeof *later; i++)
-        if (strcasecmp(kv, later[i]) == 0) {
-            pd_cli_failf("--kv %s: a KV cache of this type is not supported yet; f16 is", kv);
-            return false;
-        }
-    pd_cli_failf("--kv %s: no such type of a KV cache; f16 is supported", kv);
-    return false;
 }
 
 /* The same split as the daemon's: from the estimate that its planner has. n = 0 afterwards when the file cannot be served, which the report
@@ -115,14 +101,14 @@ int pd_cli_inspect(const struct pd_cli_args *a) {
     bool servable = false;
     struct split split = { .n = 0 };
     int rc;
-    if (!check_kv(m->kv) || (m->dies && !read_dies(m->dies, &split))) return PD_EXIT_USAGE;
-    fo_buf_init(&out, 1 << 20);
+    if (m->dies && !read_dies(m->dies, &split)) return PD_EXIT_USAGE;
     struct pn_model_opts o = {
         .ctx_cap = (uint32_t)m->ctx_cap,
         .max_sessions = m->max_sessions ? (uint32_t)m->max_sessions : 4, /* the manifest's defaults */
         .max_concurrent = m->max_concurrent ? (uint32_t)m->max_concurrent : 2,
-        .kv_default = true,
     };
+    if (pd_cli_kv(a, &o, &e)) return pd_cli_fail(&e), PD_EXIT_USAGE;
+    fo_buf_init(&out, 1 << 20);
     if (pd_cli_open_device(a, &dev, &e) || (o.dev = dev, split.n && split_over(path, &o, &split, &e)) ||
         pn_inspect(path, &o, split.parts, split.n, a->json, &out, &servable, &e)) {
         rc = pd_cli_fail(&e);

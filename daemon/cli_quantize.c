@@ -91,8 +91,8 @@ int pd_cli_perplexity(const struct pd_cli_args *a) {
     uint32_t window = a->window ? (uint32_t)a->window : DEFAULT_WINDOW;
     pd_cli_catch_end();
     pd_cli_progress("loading %s ...", path);
-    struct pn_model_opts o = { .ctx_cap = window, .max_batch = 128, .kv_default = true, .no_mmap = a->no_mmap, .all_logits = true };
-    if (pd_cli_read(a->file, MAX_TEXT, &text, &len, &e) || pd_cli_open_device(a, &dev, &e) || (o.dev = dev, pn_model_open(path, &o, &m, &e)) ||
+    struct pn_model_opts o = { .ctx_cap = window, .max_batch = 128, .no_mmap = a->no_mmap, .all_logits = true };
+    if (pd_cli_read(a->file, MAX_TEXT, &text, &len, &e) || pd_cli_open_device(a, &dev, &e) || pd_cli_kv(a, &o, &e) || (o.dev = dev, pn_model_open(path, &o, &m, &e)) ||
         pn_text_encode(m, text, len, false, true, 0, &ids, &e) ||
         pn_perplexity(m, ids.ids, ids.n, window, perplexity_progress, NULL, &p, &e)) {
         rc = ended(&e);

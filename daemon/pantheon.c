@@ -76,7 +76,7 @@ static const struct option_row {
     { "host", 0, STR, AT(host), -1, SERVE, 0, 0, "ADDR", "address to listen on (default 127.0.0.1)" },
     { "port", 0, INT, AT(port), -1, SERVE, 0, 65535, "P", "port to listen on (default 8080)" },
     { "dies", 0, MODEL_STR, IN_MODEL(dies), -1, SERVE | INSPECT, 0, 0, "LIST", "where it runs: 0,1 counts accelerator dies as /admin/dies lists them, names work too; several split it by layers (inspect: over as many equal dies, which need not be there)" },
-    { "kv", 0, MODEL_STR, IN_MODEL(kv), -1, INSPECT, 0, 0, "TYPE", "type of the KV cache (f16, the only one so far)" },
+    { "kv", 0, MODEL_STR, IN_MODEL(kv), -1, RUN | INSPECT | BENCH | LOGITS | PERPLEXITY, 0, 0, "TYPE", "type of the KV cache: f16 (the default), q8_0 or q4_0 for a half or a quarter of its memory; f32 (the default of --exact)" },
     { "log", 0, STR, AT(log), -1, SERVE, 0, 0, "debug=AREAS", "debug notes of these areas (http,reconcile,sched or all)" },
     { "threads", 't', INT, AT(threads), -1, RUN | SERVE | BENCH | LOGITS | QUANTIZE | PERPLEXITY | DRIFT, 1, 1024, "N", "compute threads (default: all this process may use)" },
     { "isa", 0, STR, AT(isa), -1, RUN | SERVE | BENCH | LOGITS | PERPLEXITY, 0, 0, "NAME", "highest instruction set to use: scalar, sse, avx2, avx512; on Arm neon, dotprod" },

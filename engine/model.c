@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "engine/chat.h"
 #include "engine/mem/budget.h"
@@ -89,8 +90,11 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
     m->logit_rows = o->all_logits ? i->max_batch : i->max_concurrent;
 
     enum fo_dtype kv_type = !o->kv_default ? o->kv_type : m->part[0].dev->exact ? FO_F32 : FO_F16;
-    if (kv_type != FO_F32 && kv_type != FO_F16)
-        return fo_fail(e, FO_EUNSUPPORTED, "this build keeps KV as F32 or F16, not %s", fo_dtype_name(kv_type));
+    if (kv_type != FO_F32 && kv_type != FO_F16 && kv_type != FO_Q8_0 && kv_type != FO_Q4_0)
+        return fo_fail(e, FO_EUNSUPPORTED, "KV is kept as F32, F16, Q8_0 or Q4_0, not %s", fo_dtype_name(kv_type));
+    if (m->h.head_dim % fo_dtype_info(kv_type)->block)
+        return fo_fail(e, FO_EUNSUPPORTED, "KV of %s needs heads of a multiple of %d dimensions, this model's have %u; F16 serves it", fo_dtype_name(kv_type),
+                       (int)fo_dtype_info(kv_type)->block, m->h.head_dim);
     m->kv = (struct pn_kv){
         .ctx_cap = i->ctx_cap,
         .page_tokens = FO_KV_PAGE_TOKENS,
@@ -113,6 +117,17 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
             .window = (int)window,
         };
     return FO_OK;
+}
+
+int pn_kv_type_parse(const char *name, struct pn_model_opts *o, struct fo_err *e) {
+    static const enum fo_dtype types[] = { FO_F32, FO_F16, FO_Q8_0, FO_Q4_0 };
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (strcasecmp(name, fo_dtype_name(types[i])) == 0) {
+            o->kv_type = types[i];
+            o->kv_default = false;
+            return FO_OK;
+        }
+    return fo_fail(e, FO_EINVAL, "'%s' is no type of a KV cache: f32, f16, q8_0 or q4_0", name);
 }
 
 /* Which layers go where: the caller's parts are checked, none is one. */

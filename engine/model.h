@@ -32,7 +32,7 @@ struct pn_model_opts {
     uint32_t max_sessions;     /* sequences that may hold KV at once; 0 = 1 */
     uint32_t max_concurrent;   /* sequences in one step; 0 = 1 */
     uint32_t max_batch;        /* most tokens in one step; 0 = 256 (prefill comes in such chunks) */
-    enum fo_dtype kv_type;     /* FO_F16 by default (0 = FO_F32 is only for exact mode; see kv_default) */
+    enum fo_dtype kv_type;     /* FO_F32, FO_F16, FO_Q8_0 or FO_Q4_0; read without kv_default */
     bool kv_default;           /* take FO_F16, or FO_F32 on an exact device */
     bool no_mmap;              /* read the weights into anonymous memory instead of mapping them */
     bool all_logits;           /* scratch for logits of every row of a batch, not only one per sequence (the logits command) */
@@ -42,6 +42,9 @@ struct pn_model_opts {
     int (*go_on)(void *ctx, struct fo_err *e);
     void *go_on_ctx;
 };
+
+/* Sets kv_type and kv_default of *o by name, in either case ("q8_0"). FO_EINVAL names those that there are. */
+int pn_kv_type_parse(const char *name, struct pn_model_opts *o, struct fo_err *e);
 
 /* What a model takes on one die. */
 struct pn_part_info {

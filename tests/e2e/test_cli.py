@@ -86,9 +86,7 @@ def test_bench_decodes_every_number_of_sequences_at_every_depth(models):
 @pytest.mark.parametrize(
     "flags,status,says",
     [
-        ("--kv q8_0", 64, "q8_0: a KV cache of this type is not supported yet"),
-        ("--kv q4_0", 64, "q4_0: a KV cache of this type is not supported yet"),
-        ("--kv q9", 64, "no such type"),
+        ("--kv q9", 64, "'q9' is no type of a KV cache: f32, f16, q8_0 or q4_0"),
         ("--dies 0,0", 64, "stands there twice"),
         ("--dies 0,", 64, "must be names or numbers"),
         ("--dies 0,1,2", 1, "cannot be split over 3 dies"),

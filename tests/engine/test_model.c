@@ -642,6 +642,32 @@ static void refuses_limits_that_make_no_sense(void **state) {
     unlink(odd_path(0));
 }
 
+/* Heads of 32 dimensions fit the blocks of the quantised types, those of 16 do not. */
+static void keeps_quantised_kv_where_heads_fit(void **state) {
+    (void)state;
+    static const enum fo_dtype types[] = { FO_Q8_0, FO_Q4_0 };
+    for (int i = 0; i < 2; i++)
+        for (uint32_t head_dim = 16; head_dim <= 32; head_dim += 16) {
+            odd_write(odd_path(0), &(struct odd){ .type = FO_F32, .head_dim = head_dim });
+            open_device((struct fo_device_opts){ .n_threads = 1 });
+            struct pn_model *m = NULL;
+            struct fo_err e;
+            struct pn_model_opts o = { .dev = dev, .kv_type = types[i] };
+            int rc = pn_model_open(odd_path(0), &o, &m, &e);
+            if (head_dim == 16) {
+                assert_int_equal(rc, FO_EUNSUPPORTED);
+                assert_true(strstr(e.msg, fo_dtype_name(types[i])) && strstr(e.msg, "multiple of 32") && strstr(e.msg, "16"));
+            } else {
+                assert_int_equal(rc, FO_OK);
+                uint64_t row = fo_dtype_bytes(types[i], head_dim), tokens = fo_kv_block_tokens(types[i], FO_KV_PAGE_TOKENS);
+                assert_int_equal(pn_model_info(m)->kv_bytes, pn_model_info(m)->n_pages * ((2 * 2 * 2 * row * tokens + 63) / 64 * 64)); /* K and V of two heads in two layers */
+                pn_model_free(m);
+            }
+            close_device();
+            unlink(odd_path(0));
+        }
+}
+
 static void a_model_without_a_tokenizer_takes_tokens_only_and_says_why(void **state) {
     (void)state;
     odd_write(odd_path(0), &(struct odd){ .type = FO_F32 });
@@ -813,6 +839,7 @@ int main(void) {
         cmocka_unit_test(refuses_batches_that_make_no_sense),
         cmocka_unit_test(a_file_that_cannot_be_served_says_why_at_load_and_when_measured),
         cmocka_unit_test(refuses_limits_that_make_no_sense),
+        cmocka_unit_test(keeps_quantised_kv_where_heads_fit),
         cmocka_unit_test(a_model_without_a_tokenizer_takes_tokens_only_and_says_why),
         cmocka_unit_test(a_file_changed_under_the_model_is_lost),
         cmocka_unit_test(an_upload_that_fails_releases_everything),
