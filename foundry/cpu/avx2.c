@@ -297,13 +297,6 @@ INLINE void scales_and_mins(const uint8_t packed[12], uint64_t *ret_scales, uint
 /* Byte j of each half of eight scale bytes, in all 16 words: 0x80 in a shuffle gives the zero above it. */
 #define SCALE(j) _mm256_shuffle_epi8(scales, _mm256_set1_epi16((short)(0x8000 | (j))))
 
-/* The sums of s and of m in lanes 0 and 1, as floats. */
-INLINE __m128 sums_of(__m256i s, __m128i m) {
-    __m128i h = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-    h = _mm_add_epi32(_mm_unpacklo_epi32(h, m), _mm_unpackhi_epi32(h, m)); /* s m s m */
-    return _mm_cvtepi32_ps(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4E)));
-}
-
 /* The products of a sub-block are multiplied by its integer scale while they are widened (vpmaddwd), and a block is summed as integers:
  * it has one conversion to float, and the floats of a row are added block by block, as avx2_gemm.c adds them. Mins: one vpmaddwd of the
  * eight mins with the activations' sums of 32. */

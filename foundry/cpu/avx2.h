@@ -4,6 +4,7 @@
 #include <immintrin.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #define INLINE static inline __attribute__((always_inline))
 
@@ -66,6 +67,23 @@ INLINE void scales_mins8(const unsigned char *p, const int size, const int n, __
     *ret_d = _mm256_cvtph_ps(_mm_unpacklo_epi64(a, b));
     *ret_m = _mm256_cvtph_ps(_mm_unpackhi_epi64(a, b));
 #undef BOTH
+}
+
+/* The sums of s and of m in lanes 0 and 1, as floats. */
+INLINE __m128 sums_of(__m256i s, __m128i m) {
+    __m128i h = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+    h = _mm_add_epi32(_mm_unpacklo_epi32(h, m), _mm_unpackhi_epi32(h, m)); /* s m s m */
+    return _mm_cvtepi32_ps(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4E)));
+}
+
+/* The sixteen scales of Q3_K: fo_q3_k_scale - 32 for all at once. */
+INLINE __m128i scales_q3_k(const uint8_t packed[12]) {
+    int top;
+    memcpy(&top, packed + 8, sizeof top);
+    __m128i low = _mm_loadl_epi64((const __m128i *)(const void *)packed);
+    low = _mm_and_si128(_mm_unpacklo_epi64(low, _mm_srli_epi16(low, 4)), _mm_set1_epi8(15));
+    __m128i high = _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi32(top), _mm_setr_epi32(0, 2, 4, 6)), _mm_set1_epi8(3));
+    return _mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32));
 }
 
 /* Scales of sub-blocks 2j and 2j + 1 (of 16), eight words each: `half` holds words 0..7 or 8..15 of the scales in both halves. */

@@ -1,24 +1,21 @@
-/* Weights by batches of activations for AVX2 + FMA: prefill. What the dots of avx2.c compute for one row of weights, these compute for
- * sixteen rows and three tokens at a time, with the same integers and the same floats in the same order, so that a token's numbers do
- * not depend on which of the two computed them.
+/* Types of 32 elements a block by batches of activations for AVX2 + FMA. What the dots of avx2.c and avx2_legacy.c compute for one row of
+ * weights, these compute for sixteen rows and up to four tokens at a time, with the same integers and the same floats in the same order, so
+ * that a token's numbers do not depend on which of the two computed them. avx2_strip.h tells how a strip lies.
  *
- * A strip of sixteen rows is unpacked once into scratch, four columns of a row to a dword and the dwords of the rows side by side:
- * lanes are rows. vpmaddubsw meets it with four activations of a token in every lane, and sums of products stay in 16 bits as long as
- * they fit: eight steps for quants up to 15 (8 * 2 * 15 * 127 = 30480), four up to 31, two up to 63. Bytes (Q8_0) are two planes of
- * nibbles, the high one counting 16 times.
+ * Quants up to 15: vpmaddubsw adds two products in 16 bits, and eight of these fit (8 * 2 * 15 * 127 = 30480), up to 31 four. Bytes with a
+ * sign (Q8_0) leave no room: |w| by the activations with the sign of w, widened at once. That measured best of what does not lose bits (two
+ * planes of nibbles: two thirds; words by words: the same, with more to read).
  *
- * Order. A dot of blocks of 32 keeps block b in lane b % 8 and folds the eight lanes at the end of the row; here each class of blocks,
- * b % 8, has sums of its own for every row and token, folded in the same way. A dot of blocks of 256 adds block after block; so does
- * this. Integers are exact in any order. */
+ * Order. A dot keeps block b in lane b % 8 and folds the eight lanes at the end of the row; here each class of blocks, b % 8, has sums of its own
+ * for every row and token, folded in the same way. A piece of a strip that stays in the first cache is unpacked and all tokens pass it, a
+ * class at a time; meanwhile their sums wait in scratch. */
+#include "foundry/cpu/avx2_strip.h"
 #include "foundry/cpu/kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include <string.h>
-
-#include "foundry/cpu/avx2.h"
 #include "foundry/quant.h"
 
-enum { ROWS = 16, TOKENS = 3, CLASSES = 8 };
+enum { CLASSES = 8, NIBBLE_BLOCKS = 32, BYTE_BLOCKS = 16 /* blocks of a piece, whole rounds of classes */ };
 
 /* Sixteen rows of a block: q[4 columns][row][column]. */
 struct nibbles {
@@ -26,418 +23,264 @@ struct nibbles {
     float d[ROWS], m[ROWS];
 };
 struct bytes {
-    uint8_t high[8][ROWS][4], low[8][ROWS][4];
+    uint8_t u[8][ROWS][4]; /* |q| */
+    uint8_t q[8][ROWS][4];
     float d[ROWS];
 };
-/* Scales stand twice, one for each of the two sums of a dword; mins (or offsets) in pairs of neighbouring sub-blocks. */
-struct super {
-    uint8_t q[64][ROWS][4];
-    int16_t scale[16][ROWS][2], min[8][ROWS][2];
-    float d[ROWS], d_min[ROWS];
+
+/* scratch: a piece, and the sums of a strip's rows for every token and class. */
+struct work {
+    union {
+        struct nibbles nibbles[NIBBLE_BLOCKS];
+        struct bytes bytes[BYTE_BLOCKS];
+    };
+    float sum[TOKENS][CLASSES][ROWS];
 };
-_Static_assert(8 * sizeof(struct nibbles) <= FO_GEMM_BYTES && 8 * sizeof(struct bytes) <= FO_GEMM_BYTES && sizeof(struct super) <= FO_GEMM_BYTES,
-               "scratch of 256 columns");
+_Static_assert(sizeof(struct work) <= FO_GEMM_FIXED_BYTES, "scratch");
 
 /* --- unpacking ----------------------------------------------------------------------------------------------------------------- */
 
-/* Eight rows of eight dwords, transposed: column i goes to `to` + i * ROWS dwords. */
-INLINE void put_columns(__m256i a, __m256i b, __m256i c, __m256i d, __m256i e, __m256i f, __m256i g, __m256i h, void *to) {
-    __m256i ab0 = _mm256_unpacklo_epi32(a, b), ab1 = _mm256_unpackhi_epi32(a, b);
-    __m256i cd0 = _mm256_unpacklo_epi32(c, d), cd1 = _mm256_unpackhi_epi32(c, d);
-    __m256i ef0 = _mm256_unpacklo_epi32(e, f), ef1 = _mm256_unpackhi_epi32(e, f);
-    __m256i gh0 = _mm256_unpacklo_epi32(g, h), gh1 = _mm256_unpackhi_epi32(g, h);
-    __m256i p0 = _mm256_unpacklo_epi64(ab0, cd0), p1 = _mm256_unpackhi_epi64(ab0, cd0);
-    __m256i p2 = _mm256_unpacklo_epi64(ab1, cd1), p3 = _mm256_unpackhi_epi64(ab1, cd1);
-    __m256i q0 = _mm256_unpacklo_epi64(ef0, gh0), q1 = _mm256_unpackhi_epi64(ef0, gh0);
-    __m256i q2 = _mm256_unpacklo_epi64(ef1, gh1), q3 = _mm256_unpackhi_epi64(ef1, gh1);
-    __m256i *out = to;
-    _mm256_store_si256(out, _mm256_permute2x128_si256(p0, q0, 0x20));
-    _mm256_store_si256(out + 2, _mm256_permute2x128_si256(p1, q1, 0x20));
-    _mm256_store_si256(out + 4, _mm256_permute2x128_si256(p2, q2, 0x20));
-    _mm256_store_si256(out + 6, _mm256_permute2x128_si256(p3, q3, 0x20));
-    _mm256_store_si256(out + 8, _mm256_permute2x128_si256(p0, q0, 0x31));
-    _mm256_store_si256(out + 10, _mm256_permute2x128_si256(p1, q1, 0x31));
-    _mm256_store_si256(out + 12, _mm256_permute2x128_si256(p2, q2, 0x31));
-    _mm256_store_si256(out + 14, _mm256_permute2x128_si256(p3, q3, 0x31));
+/* Types of which quants are without a sign, and what is added for all of them is a multiple of the activations' sum. */
+INLINE bool is_nibbles(const enum fo_dtype type) {
+    return type != FO_Q8_0 && type != FO_IQ4_NL;
 }
 
-/* Thirty-two columns of all rows: row(r) gives them in order. */
-#define PUT(row, to)                                                                                                                     \
-    put_columns(row(0), row(1), row(2), row(3), row(4), row(5), row(6), row(7), to);                                                     \
-    put_columns(row(8), row(9), row(10), row(11), row(12), row(13), row(14), row(15), (unsigned char *)(to) + 32);
-
-/* The rows of a strip; behind the last one it stands again, and what becomes of it is not used. */
-struct strip {
-    const unsigned char *row[ROWS];
-};
-
-INLINE __m256i nibbles32(const uint8_t *qs) {
-    __m128i v = load16(qs);
-    return _mm256_and_si256(_mm256_set_m128i(_mm_srli_epi16(v, 4), v), _mm256_set1_epi8(15));
+INLINE bool is_five(const enum fo_dtype type) {
+    return type == FO_Q5_0 || type == FO_Q5_1;
 }
 
-INLINE void unpack_nibbles(const bool mins, const struct strip *s, int n_blocks, struct nibbles *out) {
-    const int size = mins ? sizeof(struct fo_block_q4_1) : sizeof(struct fo_block_q4_0), at = mins ? 4 : 2;
-    for (int b = 0; b < n_blocks; b++, out++) {
-#define ROW(r) nibbles32(s->row[r] + b * size + at)
-        PUT(ROW, out->q)
-#undef ROW
-        for (int r = 0; r < ROWS; r++) {
-            uint16_t h[2];
-            memcpy(h, s->row[r] + b * size, mins ? 4 : 2);
-            out->d[r] = half_to_f32(h[0]);
-            out->m[r] = mins ? half_to_f32(h[1]) : out->d[r] * -8.0f;
-        }
+/* Words of rows 8 g.., `at` bytes into them. */
+INLINE __m256i words_of_rows(const struct strip *s, const int g, size_t at) {
+    int w[8];
+    for (int i = 0; i < 8; i++) memcpy(&w[i], s->row[8 * g + i] + at, sizeof w[i]);
+    return _mm256_setr_epi32(w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7]);
+}
+
+/* 16 in byte i of every word whose bit 4 * `quad` + i is set. */
+INLINE __m256i fifths_of(__m256i words, const int quad) {
+    const __m256i bit = _mm256_set1_epi32(quad % 2 ? (int)0x80402010 : 0x08040201);
+    const int byte = quad / 2 * 0x01010101;
+    __m256i v = _mm256_shuffle_epi8(words, _mm256_setr_epi32(byte, byte + 0x04040404, byte + 0x08080808, byte + 0x0C0C0C0C, byte, byte + 0x04040404,
+                                                             byte + 0x08080808, byte + 0x0C0C0C0C));
+    return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(v, bit), bit), _mm256_set1_epi8(16));
+}
+
+/* 2^(e - 128) of sixteen rows: see powers8 in avx2_legacy.c. */
+INLINE void put_powers(const struct strip *s, size_t at, float to[ROWS]) {
+    for (int r = 0; r < ROWS; r++) {
+        uint32_t e = s->row[r][at], bits = e > 1 ? (e - 1) << 23 : 0x00200000u << e;
+        memcpy(&to[r], &bits, sizeof bits);
     }
 }
 
-INLINE void unpack_bytes(const bool eight, const struct strip *s, int n_blocks, struct bytes *out) {
-    (void)eight;
-    const __m256i low = _mm256_set1_epi8(15), offset = _mm256_set1_epi8(-128);
-    for (int b = 0; b < n_blocks; b++, out++) {
-#define Q(r) _mm256_xor_si256(load(s->row[r] + b * (int)sizeof(struct fo_block_q8_0) + 2), offset)
-#define HIGH(r) _mm256_and_si256(_mm256_srli_epi16(Q(r), 4), low)
-#define LOW(r) _mm256_and_si256(Q(r), low)
-        PUT(HIGH, out->high)
-        PUT(LOW, out->low)
-#undef Q
-#undef HIGH
-#undef LOW
-        for (int r = 0; r < ROWS; r++) {
-            uint16_t h;
-            memcpy(&h, s->row[r] + b * (int)sizeof(struct fo_block_q8_0), sizeof h);
-            out->d[r] = half_to_f32(h);
+/* Block `at` bytes into each row. */
+INLINE void unpack_nibbles(const enum fo_dtype type, const struct strip *s, size_t at, const int size, struct nibbles *out) {
+    const bool mins = type == FO_Q4_1 || type == FO_Q5_1;
+    const __m256i values = _mm256_add_epi8(_mm256_broadcastsi128_si256(load16(fo_fp4_values)), _mm256_set1_epi8(12));
+    for (int g = 0; g < 2; g++) {
+        struct quads v = quads_of(s, g, at + (size_t)size - 16);
+        __m256i h = is_five(type) ? words_of_rows(s, g, at + (size_t)size - 20) : _mm256_setzero_si256();
+        _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
+            __m256i low = low_nibbles(v.q[i]), high = high_nibbles(v.q[i]);
+            if (is_five(type)) low = _mm256_or_si256(low, fifths_of(h, i)), high = _mm256_or_si256(high, fifths_of(h, 4 + i));
+            if (type == FO_MXFP4) low = _mm256_shuffle_epi8(values, low), high = _mm256_shuffle_epi8(values, high);
+            put_quad(out->q[i], g, low);
+            put_quad(out->q[4 + i], g, high);
         }
     }
+    if (type == FO_MXFP4)
+        put_powers(s, at, out->d);
+    else
+        put_halves(s, at, out->d);
+    const float offset = type == FO_MXFP4 ? 1 : is_five(type) ? -16 : -8; /* of MXFP4 beside the activations' sum: its d times 12 may overflow */
+    if (mins)
+        put_halves(s, at + 2, out->m);
+    else
+        for (int r = 0; r < ROWS; r++) out->m[r] = out->d[r] * offset;
 }
 
-INLINE void put_scale(struct super *out, int j, int r, int scale) {
-    out->scale[j][r][0] = out->scale[j][r][1] = (int16_t)scale;
-}
-
-INLINE void unpack_q45_k(const bool five, const struct strip *s, int n_blocks, struct super *out) {
-    const size_t size = five ? sizeof(struct fo_block_q5_k) : sizeof(struct fo_block_q4_k);
-    const __m256i low = _mm256_set1_epi8(15), fifth = _mm256_set1_epi8(16);
-    for (int b = 0; b < n_blocks; b++, out++) {
-#define BLOCK(r) (s->row[r] + (size_t)b * size)
-#define QS(r) (five ? ((const struct fo_block_q5_k *)(const void *)BLOCK(r))->qs : ((const struct fo_block_q4_k *)(const void *)BLOCK(r))->qs)
-#define BIT(r, shift) (five ? _mm256_and_si256(shift(load(((const struct fo_block_q5_k *)(const void *)BLOCK(r))->qh)), fifth) : _mm256_setzero_si256())
-#define LOW(r) _mm256_or_si256(_mm256_and_si256(load(QS(r) + 32 * J), low), BIT(r, UP))
-#define HIGH(r) _mm256_or_si256(_mm256_and_si256(_mm256_srli_epi16(load(QS(r) + 32 * J), 4), low), BIT(r, DOWN))
-#define J 0
-#define UP(h) _mm256_slli_epi16(h, 4)
-#define DOWN(h) _mm256_slli_epi16(h, 3)
-        PUT(LOW, out->q[0])
-        PUT(HIGH, out->q[8])
-#undef J
-#undef UP
-#undef DOWN
-#define J 1
-#define UP(h) _mm256_slli_epi16(h, 2)
-#define DOWN(h) _mm256_slli_epi16(h, 1)
-        PUT(LOW, out->q[16])
-        PUT(HIGH, out->q[24])
-#undef J
-#undef UP
-#undef DOWN
-#define J 2
-#define UP(h) (h)
-#define DOWN(h) _mm256_srli_epi16(h, 1)
-        PUT(LOW, out->q[32])
-        PUT(HIGH, out->q[40])
-#undef J
-#undef UP
-#undef DOWN
-#define J 3
-#define UP(h) _mm256_srli_epi16(h, 2)
-#define DOWN(h) _mm256_srli_epi16(h, 3)
-        PUT(LOW, out->q[48])
-        PUT(HIGH, out->q[56])
-#undef J
-#undef UP
-#undef DOWN
-        for (int r = 0; r < ROWS; r++) {
-            const struct fo_block_q4_k *p = (const void *)BLOCK(r); /* d, dmin and scales lie in the same places in both */
-            out->d[r] = half_to_f32(p->d);
-            out->d_min[r] = half_to_f32(p->dmin);
-            for (int j = 0; j < 8; j++) {
-                uint8_t scale, min;
-                fo_q4_k_scale_min(p->scales, j, &scale, &min);
-                put_scale(out, j, r, scale);
-                out->min[j / 2][r][j % 2] = min;
+INLINE void unpack_bytes(const enum fo_dtype type, const struct strip *s, size_t at, struct bytes *out) {
+    const __m256i values = _mm256_broadcastsi128_si256(load16(fo_iq4_values));
+    for (int g = 0; g < 2; g++)
+        for (int half = 0; half < (type == FO_Q8_0 ? 2 : 1); half++) {
+            struct quads v = quads_of(s, g, at + 2 + (size_t)half * 16);
+            _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
+                __m256i q = v.q[i], high = q;
+                if (type == FO_IQ4_NL) q = _mm256_shuffle_epi8(values, low_nibbles(v.q[i])), high = _mm256_shuffle_epi8(values, high_nibbles(v.q[i]));
+                put_quad(out->u[half * 4 + i], g, _mm256_abs_epi8(q));
+                put_quad(out->q[half * 4 + i], g, q);
+                if (type == FO_IQ4_NL) put_quad(out->u[4 + i], g, _mm256_abs_epi8(high)), put_quad(out->q[4 + i], g, high);
             }
         }
-#undef BLOCK
-#undef QS
-#undef BIT
-#undef LOW
-#undef HIGH
-    }
+    put_halves(s, at, out->d);
 }
 
-INLINE void unpack_q6_k(const bool six, const struct strip *s, int n_blocks, struct super *out) {
-    (void)six;
-    const __m256i low = _mm256_set1_epi8(15), high = _mm256_set1_epi8(0x30);
-    for (int b = 0; b < n_blocks; b++, out++) {
-#define P(r) ((const struct fo_block_q6_k *)(const void *)s->row[r] + b)
-#define QUARTER(r, at, nibble, bits)                                                                                                     \
-    _mm256_or_si256(_mm256_and_si256(nibble(load(P(r)->ql + 64 * HALF + (at))), low), _mm256_and_si256(bits(load(P(r)->qh + 32 * HALF)), high))
-#define SAME(v) (v)
-#define NEXT(v) _mm256_srli_epi16(v, 4)
-#define UP4(v) _mm256_slli_epi16(v, 4)
-#define UP2(v) _mm256_slli_epi16(v, 2)
-#define DOWN2(v) _mm256_srli_epi16(v, 2)
-#define R0(r) QUARTER(r, 0, SAME, UP4)
-#define R1(r) QUARTER(r, 32, SAME, UP2)
-#define R2(r) QUARTER(r, 0, NEXT, SAME)
-#define R3(r) QUARTER(r, 32, NEXT, DOWN2)
-#define HALF 0
-        PUT(R0, out->q[0])
-        PUT(R1, out->q[8])
-        PUT(R2, out->q[16])
-        PUT(R3, out->q[24])
-#undef HALF
-#define HALF 1
-        PUT(R0, out->q[32])
-        PUT(R1, out->q[40])
-        PUT(R2, out->q[48])
-        PUT(R3, out->q[56])
-#undef HALF
-        for (int r = 0; r < ROWS; r++) {
-            out->d[r] = half_to_f32(P(r)->d);
-            for (int j = 0; j < 16; j++) {
-                put_scale(out, j, r, P(r)->scales[j]);
-                out->min[j / 2][r][j % 2] = (int16_t)(-32 * P(r)->scales[j]);
-            }
-        }
-#undef P
-#undef QUARTER
-#undef SAME
-#undef NEXT
-#undef UP4
-#undef UP2
-#undef DOWN2
-#undef R0
-#undef R1
-#undef R2
-#undef R3
-    }
-}
+/* --- products ------------------------------------------------------------------------------------------------------------------ */
 
-/* --- blocks of 32 -------------------------------------------------------------------------------------------------------------- */
+/* Blocks [b, b + n_blocks) of a row of activations, of which b is a multiple of 8, with tokens t.., added to their sums. */
+#define TOKENS_OF(a, t)                                                                                                                  \
+    struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);                                                                                           \
+    struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
+#define PLACES(i) const int8_t *p0 = x0.q + (b + (i)) * 32, *p1 = x1.q + (b + (i)) * 32, *p2 = x2.q + (b + (i)) * 32, *p3 = x3.q + (b + (i)) * 32;
+#define AHEAD(n) if (n < T && i % 2 == 0) _mm_prefetch((const char *)p##n + ahead_by, _MM_HINT_T0);
+#define SUM_LOAD(n)                                                                                                                      \
+    __m256 f##n = _mm256_setzero_ps(), g##n = f##n;                                                                                      \
+    if (n < T) f##n = _mm256_load_ps(sum[n][c]), g##n = _mm256_load_ps(sum[n][c] + 8);
+#define SUM_STORE(n) if (n < T) _mm256_store_ps(sum[n][c], f##n), _mm256_store_ps(sum[n][c] + 8, g##n);
 
-#define EACH3(X) X(0) X(1) X(2)
-
-/* Four activations of a token in every lane. */
-INLINE __m256i four(const int8_t *x) {
-    int v;
-    memcpy(&v, x, sizeof v);
-    return _mm256_set1_epi32(v);
-}
-
-/* One step of four columns: sums a (rows 0..7) and b (8..15) of token n, the first step starting them. */
-#define STEP_FIRST(n)                                                                                                                    \
-    __m256i a##n = _mm256_setzero_si256(), b##n = a##n;                                                                                  \
-    if (n < T) {                                                                                                                         \
-        __m256i v = four(p##n);                                                                                                          \
-        a##n = _mm256_maddubs_epi16(w0, v);                                                                                              \
-        b##n = _mm256_maddubs_epi16(w1, v);                                                                                              \
-    }
-#define STEP(n)                                                                                                                          \
-    if (n < T) {                                                                                                                         \
-        __m256i v = four(p##n + 4 * i);                                                                                                  \
-        a##n = _mm256_add_epi16(a##n, _mm256_maddubs_epi16(w0, v));                                                                      \
-        b##n = _mm256_add_epi16(b##n, _mm256_maddubs_epi16(w1, v));                                                                      \
-    }
-/* Keeps the additions in the order in which they are written: gcc turns the sum of many steps into a tree, whose leaves it then spills. */
-#define KEEP(n) if (n < T) __asm__("" : "+x"(a##n), "+x"(b##n));
-/* `n_steps` steps from q on. */
-#define RUN(q, n_steps)                                                                                                                  \
-    __m256i w0 = load((q)[0]), w1 = load((q)[0] + 8);                                                                                    \
-    EACH3(STEP_FIRST)                                                                                                                    \
-    _Pragma("GCC unroll 8") for (int i = 1; i < (n_steps); i++) {                                                                        \
-        w0 = load((q)[i]), w1 = load((q)[i] + 8);                                                                                        \
-        EACH3(STEP)                                                                                                                      \
-        EACH3(KEEP)                                                                                                                      \
-    }
-
-/* Folds all tokens' classes into y. */
-INLINE void put_classes(float f[TOKENS][CLASSES][ROWS], float *y, size_t y_stride, int n_rows, const int T) {
-    for (int n = 0; n < T; n++) {
-        _Alignas(32) float sum[ROWS];
-        for (int h = 0; h < ROWS; h += 8) {
-#define L(i) _mm256_load_ps(f[n][i] + h)
-            __m256 even = _mm256_add_ps(_mm256_add_ps(L(0), L(4)), _mm256_add_ps(L(2), L(6)));
-            __m256 odd = _mm256_add_ps(_mm256_add_ps(L(1), L(5)), _mm256_add_ps(L(3), L(7)));
-            _mm256_store_ps(sum + h, _mm256_add_ps(even, odd));
-#undef L
-        }
-        memcpy(y + (size_t)n * y_stride, sum, (size_t)n_rows * sizeof *y);
-    }
-}
-
-INLINE void tokens_nibbles(const struct nibbles *w, int n_blocks, const struct fo_act *a, int64_t t, float *y, size_t y_stride, int n_rows, const int T) {
+INLINE void tokens_nibbles(const struct nibbles *w, int b, int n_blocks, const struct fo_act *a, int64_t t, float (*sum)[CLASSES][ROWS],
+                           const enum fo_dtype type, const int T) {
+    const int run = type == FO_Q4_0 || type == FO_Q4_1 ? 8 : 4; /* steps whose sums fit 16 bits */
     const __m256i one = _mm256_set1_epi16(1);
-    struct fo_act_q8_0 x0 = fo_act_q8_0(a, t), x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2);
-    _Alignas(32) float f[TOKENS][CLASSES][ROWS] = { { { 0 } } };
-    for (int b = 0; b < n_blocks; b++) {
-        const int8_t *p0 = x0.q + b * 32, *p1 = x1.q + b * 32, *p2 = x2.q + b * 32;
-        RUN(w[b].q, 8)
-        __m256 d0 = _mm256_load_ps(w[b].d), d1 = _mm256_load_ps(w[b].d + 8), m0 = _mm256_load_ps(w[b].m), m1 = _mm256_load_ps(w[b].m + 8);
+    const size_t ahead_by = (size_t)T * a->row_bytes;
+    TOKENS_OF(a, t)
+    for (int c = 0; c < CLASSES && c < n_blocks; c++) {
+        EACH_TOKEN(SUM_LOAD)
+        for (int i = c; i < n_blocks; i += CLASSES) {
+            PLACES(i)
+            EACH_TOKEN(AHEAD)
+#define WIDEN(n) __m256i u##n = _mm256_madd_epi16(a##n, one), v##n = _mm256_madd_epi16(b##n, one);
+#define WIDEN_MORE(n)                                                                                                                    \
+    u##n = _mm256_add_epi32(u##n, _mm256_madd_epi16(a##n, one)), v##n = _mm256_add_epi32(v##n, _mm256_madd_epi16(b##n, one));
+#define MOVE(n) p##n += 4 * run;
 #define SCALE(n)                                                                                                                         \
     if (n < T) {                                                                                                                         \
-        float *to = f[n][b % CLASSES];                                                                                                   \
-        __m256 d = _mm256_broadcast_ss(x##n.d + b), s = _mm256_broadcast_ss(x##n.s + b);                                                 \
-        __m256 u = _mm256_fmadd_ps(m0, s, _mm256_load_ps(to)), v = _mm256_fmadd_ps(m1, s, _mm256_load_ps(to + 8));                       \
-        _mm256_store_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(a##n, one)), _mm256_mul_ps(d0, d), u));                 \
-        _mm256_store_ps(to + 8, _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_madd_epi16(b##n, one)), _mm256_mul_ps(d1, d), v));             \
+        __m256 d = _mm256_broadcast_ss(x##n.d + b + i), s = _mm256_broadcast_ss(x##n.s + b + i);                                         \
+        if (type == FO_MXFP4) s = _mm256_mul_ps(s, _mm256_set1_ps(-12));                                                                 \
+        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(u##n), _mm256_mul_ps(d0, d), _mm256_fmadd_ps(m0, s, f##n));                            \
+        g##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(v##n), _mm256_mul_ps(d1, d), _mm256_fmadd_ps(m1, s, g##n));                            \
     }
-        EACH3(SCALE)
-#undef SCALE
-    }
-    put_classes(f, y, y_stride, n_rows, T);
-}
-
-INLINE int sum32(const int8_t *q) {
-    __m256i s = _mm256_sad_epu8(_mm256_xor_si256(load(q), _mm256_set1_epi8(-128)), _mm256_setzero_si256());
-    __m128i h = _mm_add_epi64(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-    return _mm_cvtsi128_si32(_mm_add_epi64(h, _mm_unpackhi_epi64(h, h))) - 32 * 128;
-}
-
-INLINE void tokens_bytes(const struct bytes *w, int n_blocks, const struct fo_act *a, int64_t t, float *y, size_t y_stride, int n_rows, const int T) {
-    const __m256i one = _mm256_set1_epi16(1), sixteen = _mm256_set1_epi16(16);
-    struct fo_act_q8_0 x0 = fo_act_q8_0(a, t), x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2);
-    _Alignas(32) float f[TOKENS][CLASSES][ROWS] = { { { 0 } } };
-    for (int b = 0; b < n_blocks; b++) {
-        const int8_t *p0 = x0.q + b * 32, *p1 = x1.q + b * 32, *p2 = x2.q + b * 32;
-        /* The quants stand 128 too high: so much of the activations is taken off first. */
-#define START(n)                                                                                                                         \
-    __m256i u##n = _mm256_setzero_si256(), v##n = u##n;                                                                                  \
-    if (n < T) u##n = v##n = _mm256_set1_epi32(-128 * sum32(p##n));
-        EACH3(START)
-#undef START
-        {
-            RUN(w[b].high, 8)
-#define HIGH(n)                                                                                                                          \
-    u##n = _mm256_add_epi32(u##n, _mm256_madd_epi16(a##n, sixteen));                                                                     \
-    v##n = _mm256_add_epi32(v##n, _mm256_madd_epi16(b##n, sixteen));
-            EACH3(HIGH)
-#undef HIGH
-        }
-        RUN(w[b].low, 8)
-        __m256 d0 = _mm256_load_ps(w[b].d), d1 = _mm256_load_ps(w[b].d + 8);
-#define SCALE(n)                                                                                                                         \
-    if (n < T) {                                                                                                                         \
-        float *to = f[n][b % CLASSES];                                                                                                   \
-        __m256 d = _mm256_broadcast_ss(x##n.d + b);                                                                                      \
-        u##n = _mm256_add_epi32(u##n, _mm256_madd_epi16(a##n, one));                                                                     \
-        v##n = _mm256_add_epi32(v##n, _mm256_madd_epi16(b##n, one));                                                                     \
-        _mm256_store_ps(to, _mm256_fmadd_ps(_mm256_cvtepi32_ps(u##n), _mm256_mul_ps(d0, d), _mm256_load_ps(to)));                        \
-        _mm256_store_ps(to + 8, _mm256_fmadd_ps(_mm256_cvtepi32_ps(v##n), _mm256_mul_ps(d1, d), _mm256_load_ps(to + 8)));                \
-    }
-        EACH3(SCALE)
-#undef SCALE
-    }
-    put_classes(f, y, y_stride, n_rows, T);
-}
-
-/* --- blocks of 256 ------------------------------------------------------------------------------------------------------------- */
-
-/* Sub-blocks of 4 * `steps` columns, `run` steps of which fit 16 bits. `mins`: pairs of mins with the activations' sums of 32, subtracted
- * at the end; else pairs of offsets with the sums of 16, which belong to the sums themselves. */
-INLINE void tokens_super(const struct super *w, int n_blocks, const struct fo_act *a, int64_t t, float *y, size_t y_stride, int n_rows, const int steps,
-                         const int run, const bool mins, const int T) {
-    struct fo_act_q8_k x0 = fo_act_q8_k(a, t), x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2);
-    _Alignas(32) float f[TOKENS][ROWS] = { { 0 } }, g[TOKENS][ROWS] = { { 0 } };
-    for (int b = 0; b < n_blocks; b++) {
-#define ZERO(n) __m256i u##n = _mm256_setzero_si256(), v##n = u##n;
-#define SUMS(n) (const int8_t *)(mins ? x##n.sum32 + b * 8 : x##n.sum16 + b * 16)
-#define PAIRS(n)                                                                                                                         \
-    if (n < T) {                                                                                                                         \
-        __m256i s = four(SUMS(n) + 4 * j);                                                                                               \
-        u##n = _mm256_add_epi32(u##n, _mm256_madd_epi16(m0, s));                                                                         \
-        v##n = _mm256_add_epi32(v##n, _mm256_madd_epi16(m1, s));                                                                         \
-    }
-        EACH3(ZERO)
-        for (int j = 0; j < (mins ? 4 : 8); j++) {
-            __m256i m0 = load(w[b].min[j]), m1 = load(w[b].min[j] + 8);
-            EACH3(PAIRS)
-        }
-        if (mins) {
-            __m256 d0 = _mm256_load_ps(w[b].d_min), d1 = _mm256_load_ps(w[b].d_min + 8);
-#define TO(sum, n, d0, d1)                                                                                                               \
-    if (n < T) {                                                                                                                         \
-        __m256 d = _mm256_broadcast_ss(x##n.d + b);                                                                                      \
-        _mm256_store_ps(sum[n], _mm256_fmadd_ps(_mm256_cvtepi32_ps(u##n), _mm256_mul_ps(d0, d), _mm256_load_ps(sum[n])));                \
-        _mm256_store_ps(sum[n] + 8, _mm256_fmadd_ps(_mm256_cvtepi32_ps(v##n), _mm256_mul_ps(d1, d), _mm256_load_ps(sum[n] + 8)));        \
-        u##n = v##n = _mm256_setzero_si256();                                                                                            \
-    }
-            TO(g, 0, d0, d1) TO(g, 1, d0, d1) TO(g, 2, d0, d1)
-        }
-        for (int j = 0; j < 64 / steps; j++) {
-            __m256i s0 = load(w[b].scale[j]), s1 = load(w[b].scale[j] + 8);
-            for (int at = j * steps; at < (j + 1) * steps; at += run) {
-                const int8_t *p0 = x0.q + b * 256 + at * 4, *p1 = x1.q + b * 256 + at * 4, *p2 = x2.q + b * 256 + at * 4;
-                RUN(w[b].q + at, run)
-#define WIDEN(n)                                                                                                                         \
-    if (n < T) {                                                                                                                         \
-        u##n = _mm256_add_epi32(u##n, _mm256_madd_epi16(a##n, s0));                                                                      \
-        v##n = _mm256_add_epi32(v##n, _mm256_madd_epi16(b##n, s1));                                                                      \
-    }
-                EACH3(WIDEN)
-#undef WIDEN
+            EACH_TOKEN(SUMS)
+            RUN(w[i].q, run)
+            EACH_TOKEN(WIDEN)
+            if (run < 8) {
+                EACH_TOKEN(MOVE)
+                RUN(w[i].q + run, run)
+                EACH_TOKEN(WIDEN_MORE)
             }
+            __m256 d0 = _mm256_load_ps(w[i].d), d1 = _mm256_load_ps(w[i].d + 8), m0 = _mm256_load_ps(w[i].m), m1 = _mm256_load_ps(w[i].m + 8);
+            EACH_TOKEN(SCALE)
+#undef WIDEN
+#undef WIDEN_MORE
+#undef MOVE
+#undef SCALE
         }
-        __m256 d0 = _mm256_load_ps(w[b].d), d1 = _mm256_load_ps(w[b].d + 8);
-        TO(f, 0, d0, d1) TO(f, 1, d0, d1) TO(f, 2, d0, d1)
-#undef TO
-#undef ZERO
-#undef SUMS
-#undef PAIRS
+        EACH_TOKEN(SUM_STORE)
     }
-    for (int n = 0; n < T; n++) {
-        if (mins)
-            for (int r = 0; r < ROWS; r++) f[n][r] -= g[n][r];
-        memcpy(y + (size_t)n * y_stride, f[n], (size_t)n_rows * sizeof *y);
+}
+
+INLINE void tokens_bytes(const struct bytes *w, int b, int n_blocks, const struct fo_act *a, int64_t t, float (*sum)[CLASSES][ROWS], const int T) {
+    const __m256i one = _mm256_set1_epi16(1);
+    const size_t ahead_by = (size_t)T * a->row_bytes;
+    TOKENS_OF(a, t)
+    for (int c = 0; c < CLASSES && c < n_blocks; c++) {
+        EACH_TOKEN(SUM_LOAD)
+        for (int i = c; i < n_blocks; i += CLASSES) {
+            PLACES(i)
+            EACH_TOKEN(AHEAD)
+#define SIGNED(n)                                                                                                                        \
+    if (n < T) {                                                                                                                         \
+        __m256i x = four(p##n + 4 * j);                                                                                                  \
+        a##n = add_dwords(a##n, _mm256_madd_epi16(_mm256_maddubs_epi16(u0, _mm256_sign_epi8(x, q0)), one));                              \
+        b##n = add_dwords(b##n, _mm256_madd_epi16(_mm256_maddubs_epi16(u1, _mm256_sign_epi8(x, q1)), one));                              \
     }
+#define SCALE(n)                                                                                                                         \
+    if (n < T) {                                                                                                                         \
+        __m256 d = _mm256_broadcast_ss(x##n.d + b + i);                                                                                  \
+        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(a##n), _mm256_mul_ps(d0, d), f##n);                                                    \
+        g##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(b##n), _mm256_mul_ps(d1, d), g##n);                                                    \
+    }
+            EACH_TOKEN(SUMS)
+            _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) {
+                __m256i q0 = load(w[i].q[j]), q1 = load(w[i].q[j][8]), u0 = load(w[i].u[j]), u1 = load(w[i].u[j][8]);
+                EACH_TOKEN(SIGNED)
+            }
+            __m256 d0 = _mm256_load_ps(w[i].d), d1 = _mm256_load_ps(w[i].d + 8);
+            EACH_TOKEN(SCALE)
+#undef SIGNED
+#undef SCALE
+        }
+        EACH_TOKEN(SUM_STORE)
+    }
+}
+
+/* Folds a token's classes. */
+INLINE void put_sums(float f[CLASSES][ROWS], float *y, int rows) {
+    _Alignas(32) float sum[ROWS];
+    for (int h = 0; h < ROWS; h += 8) {
+#define L(i) _mm256_load_ps(f[i] + h)
+        __m256 even = _mm256_add_ps(_mm256_add_ps(L(0), L(4)), _mm256_add_ps(L(2), L(6)));
+        __m256 odd = _mm256_add_ps(_mm256_add_ps(L(1), L(5)), _mm256_add_ps(L(3), L(7)));
+        _mm256_store_ps(sum + h, _mm256_add_ps(even, odd));
+#undef L
+    }
+    memcpy(y, sum, (size_t)rows * sizeof *y);
 }
 
 /* --- the slots ----------------------------------------------------------------------------------------------------------------- */
 
-INLINE void strip_of(const unsigned char *w, size_t row_bytes, int64_t n_rows, struct strip *ret) {
-    for (int r = 0; r < ROWS; r++) ret->row[r] = w + (size_t)(r < n_rows ? r : n_rows - 1) * row_bytes;
+/* Sums of the strip's rows for tokens [t0, t0 + n_t). */
+INLINE void strip_sums(const enum fo_dtype type, const struct strip *s, const struct fo_act *a, int t0, int n_t, struct work *k) {
+    const int size = type == FO_Q4_0     ? sizeof(struct fo_block_q4_0)
+                     : type == FO_Q4_1   ? sizeof(struct fo_block_q4_1)
+                     : type == FO_Q5_0   ? sizeof(struct fo_block_q5_0)
+                     : type == FO_Q5_1   ? sizeof(struct fo_block_q5_1)
+                     : type == FO_MXFP4  ? sizeof(struct fo_block_mxfp4)
+                     : type == FO_IQ4_NL ? sizeof(struct fo_block_iq4_nl)
+                                         : sizeof(struct fo_block_q8_0);
+    const int most = is_nibbles(type) ? NIBBLE_BLOCKS : BYTE_BLOCKS;
+    const int all = (int)(a->k / 32);
+    memset(k->sum, 0, (size_t)n_t * sizeof *k->sum);
+    for (int b = 0; b < all; b += most) {
+        const int n = all - b < most ? all - b : most;
+        for (int i = 0; i < n; i++) {
+            const size_t at = (size_t)(b + i) * (size_t)size;
+            strip_ahead(s, at, size);
+            if (is_nibbles(type))
+                unpack_nibbles(type, s, at, size, &k->nibbles[i]);
+            else
+                unpack_bytes(type, s, at, &k->bytes[i]);
+        }
+#define PART(t, T)                                                                                                                       \
+    if (is_nibbles(type))                                                                                                                \
+        tokens_nibbles(k->nibbles, b, n, a, t0 + (t), k->sum + (t), type, T);                                                             \
+    else                                                                                                                                 \
+        tokens_bytes(k->bytes, b, n, a, t0 + (t), k->sum + (t), T);
+        BY_TOKENS(n_t, PART)
+#undef PART
+    }
 }
 
-#define GEMM_SLOT(name, part, block, unpack, kind, tokens, ...)                                                                          \
+#define GEMM_SLOT(name, type)                                                                                                            \
     static void name(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int n, float *y, size_t y_stride, \
                      void *scratch) {                                                                                                    \
-        const int n_blocks = (int)(a->k / (block));                                                                                      \
-        struct part *p = scratch;                                                                                                        \
-        for (int64_t r = 0; r < n_rows; r += ROWS) {                                                                                     \
-            const int rows = n_rows - r < ROWS ? (int)(n_rows - r) : ROWS;                                                               \
-            struct strip s;                                                                                                              \
-            strip_of(w + (size_t)r * w_row_bytes, w_row_bytes, rows, &s);                                                                \
-            unpack(kind, &s, n_blocks, p);                                                                                               \
-            int t = 0;                                                                                                                   \
-            for (; t + TOKENS <= n; t += TOKENS) tokens(p, n_blocks, a, t, y + (size_t)t * y_stride + r, y_stride, rows, __VA_ARGS__ 3); \
-            if (n - t == 2) tokens(p, n_blocks, a, t, y + (size_t)t * y_stride + r, y_stride, rows, __VA_ARGS__ 2);                      \
-            if (n - t == 1) tokens(p, n_blocks, a, t, y + (size_t)t * y_stride + r, y_stride, rows, __VA_ARGS__ 1);                      \
+        struct work *k = scratch;                                                                                                        \
+        for (int t = 0; t < n; t += TOKENS) {                                                                                            \
+            const int n_t = n - t < TOKENS ? n - t : TOKENS;                                                                             \
+            for (int64_t r = 0; r < n_rows; r += ROWS) {                                                                                 \
+                const int rows = n_rows - r < ROWS ? (int)(n_rows - r) : ROWS;                                                           \
+                const struct strip s = strip_of(w + (size_t)r * w_row_bytes, w_row_bytes, rows);                                         \
+                strip_sums(type, &s, a, t, n_t, k);                                                                                      \
+                for (int i = 0; i < n_t; i++) put_sums(k->sum[i], y + (size_t)(t + i) * y_stride + r, rows);                             \
+            }                                                                                                                            \
         }                                                                                                                                \
     }
-#define COMMA ,
-GEMM_SLOT(gemm_q4_0, nibbles, 32, unpack_nibbles, false, tokens_nibbles, )
-GEMM_SLOT(gemm_q4_1, nibbles, 32, unpack_nibbles, true, tokens_nibbles, )
-GEMM_SLOT(gemm_q8_0, bytes, 32, unpack_bytes, true, tokens_bytes, )
-GEMM_SLOT(gemm_q4_k, super, 256, unpack_q45_k, false, tokens_super, 8 COMMA 8 COMMA true COMMA)
-GEMM_SLOT(gemm_q5_k, super, 256, unpack_q45_k, true, tokens_super, 8 COMMA 4 COMMA true COMMA)
-GEMM_SLOT(gemm_q6_k, super, 256, unpack_q6_k, true, tokens_super, 4 COMMA 2 COMMA false COMMA)
+GEMM_SLOT(gemm_q4_0, FO_Q4_0)
+GEMM_SLOT(gemm_q4_1, FO_Q4_1)
+GEMM_SLOT(gemm_q5_0, FO_Q5_0)
+GEMM_SLOT(gemm_q5_1, FO_Q5_1)
+GEMM_SLOT(gemm_q8_0, FO_Q8_0)
+GEMM_SLOT(gemm_iq4_nl, FO_IQ4_NL)
+GEMM_SLOT(gemm_mxfp4, FO_MXFP4)
 
 void fo_cpu_avx2_gemm(struct fo_cpu_kernels *k) {
     k->gemm[FO_Q4_0] = gemm_q4_0;
     k->gemm[FO_Q4_1] = gemm_q4_1;
+    k->gemm[FO_Q5_0] = gemm_q5_0;
+    k->gemm[FO_Q5_1] = gemm_q5_1;
     k->gemm[FO_Q8_0] = gemm_q8_0;
-    k->gemm[FO_Q4_K] = gemm_q4_k;
-    k->gemm[FO_Q5_K] = gemm_q5_k;
-    k->gemm[FO_Q6_K] = gemm_q6_k;
+    k->gemm[FO_IQ4_NL] = gemm_iq4_nl;
+    k->gemm[FO_MXFP4] = gemm_mxfp4;
+    fo_cpu_avx2_gemm_k(k);
 }
 #endif

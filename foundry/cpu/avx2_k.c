@@ -7,16 +7,6 @@
 #include "foundry/cpu/tile.h"
 #include "foundry/quant.h"
 
-/* The sixteen scales of Q3_K as words: fo_q3_k_scale - 32 for all at once. */
-INLINE __m256i scales_q3_k(const uint8_t packed[12]) {
-    int top;
-    memcpy(&top, packed + 8, sizeof top);
-    __m128i low = _mm_loadl_epi64((const __m128i *)(const void *)packed);
-    low = _mm_and_si128(_mm_unpacklo_epi64(low, _mm_srli_epi16(low, 4)), _mm_set1_epi8(15));
-    __m128i high = _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi32(top), _mm_setr_epi32(0, 2, 4, 6)), _mm_set1_epi8(3));
-    return _mm256_cvtepi8_epi16(_mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32)));
-}
-
 /* Q2_K and Q3_K, 32 elements at a time, two sub-blocks of 16. Mins of Q2_K, and the offset of -4 of Q3_K, are one product with the sums of 16. */
 INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                          size_t y_stride, const int T) {
@@ -25,13 +15,11 @@ INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_
     struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
     struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
-#define ZERO(n) __m256 f##n = _mm256_setzero_ps(), g##n = f##n;
+#define ZERO(n) __m128 f##n = _mm_setzero_ps();
 #define START(n)                                                                                                                         \
     __m256i s##n = _mm256_setzero_si256(), m##n = s##n;                                                                                  \
-    if (n < T) {                                                                                                                         \
-        m##n = _mm256_madd_epi16(mins, load(x##n.sum16 + b * 16));                                                                       \
-        if (three) s##n = _mm256_sub_epi32(s##n, _mm256_slli_epi32(m##n, 2));                                                            \
-    }
+    if (n < T) m##n = _mm256_madd_epi16(mins, load(x##n.sum16 + b * 16));                                                                \
+    if (three) s##n = m##n;
 #define MAC(n) if (n < T) s##n = _mm256_add_epi32(s##n, _mm256_madd_epi16(_mm256_maddubs_epi16(q, load(x##n.q + b * 256 + at)), by));
 #define SUB(j, half, pairs, bit)                                                                                                         \
     {                                                                                                                                    \
@@ -42,10 +30,11 @@ INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_
     }
 #define BLOCK_END(n)                                                                                                                     \
     if (n < T) {                                                                                                                         \
-        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s##n), _mm256_set1_ps(d * x##n.d[b]), f##n);                                           \
-        if (!three) g##n = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m##n), _mm256_set1_ps(d_min * x##n.d[b]), g##n);                          \
+        __m128i m = _mm_setzero_si128();                                                                                                 \
+        if (!three) m = _mm_add_epi32(_mm256_castsi256_si128(m##n), _mm256_extracti128_si256(m##n, 1));                                  \
+        f##n = _mm_fmadd_ps(sums_of(s##n, m), _mm_mul_ps(d, _mm_broadcast_ss(x##n.d + b)), f##n);                                        \
     }
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(f##n, g##n));
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = _mm_cvtss_f32(three ? f##n : _mm_sub_ss(f##n, _mm_movehdup_ps(f##n)));
         EACH(ZERO)
         for (int64_t b = 0; b < n_blocks; b++) {
             const unsigned char *p = w + b * size;
@@ -53,14 +42,17 @@ INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_
             const struct fo_block_q3_k *three_k = (const void *)p;
             ahead(p), ahead(p + 64);
             __m256i scales, mins, h = _mm256_setzero_si256();
-            float d, d_min = 0;
+            __m128 d; /* and dmin */
             if (three) {
-                scales = mins = scales_q3_k(three_k->scales), d = half_to_f32(three_k->d), h = load(three_k->hmask);
+                scales = _mm256_cvtepi8_epi16(scales_q3_k(three_k->scales)), mins = _mm256_mullo_epi16(scales, _mm256_set1_epi16(-4));
+                d = _mm_cvtph_ps(_mm_cvtsi32_si128(three_k->d)), h = load(three_k->hmask);
             } else {
                 __m128i both = load16(two_k->scales), nibble = _mm_set1_epi8(15);
                 scales = _mm256_cvtepu8_epi16(_mm_and_si128(both, nibble));
                 mins = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(both, 4), nibble));
-                d = half_to_f32(two_k->d), d_min = half_to_f32(two_k->dmin);
+                int halves;
+                memcpy(&halves, &two_k->d, sizeof halves);
+                d = _mm_cvtph_ps(_mm_cvtsi32_si128(halves));
             }
             __m256i first = _mm256_permute2x128_si256(scales, scales, 0), second = _mm256_permute2x128_si256(scales, scales, 0x11);
             const uint8_t *qs = three ? three_k->qs : two_k->qs;

@@ -55,15 +55,15 @@ INLINE void dot_pairs(const enum fo_dtype type, const unsigned char *w, size_t w
                      : fp4             ? sizeof(struct fo_block_mxfp4)
                                        : sizeof(struct fo_block_iq4_nl);
     const int at = size - 16, n_blocks = (int)(a->k / 32), rest = n_blocks % 8;
-    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1), order = _mm256_setr_epi32(0, 2, 4, 6, 1, 3, 5, 7);
+    const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1), order = _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7);
     const __m256i values = fp4 ? _mm256_add_epi8(values16(fo_fp4_values), _mm256_set1_epi8(12)) : values16(fo_iq4_values);
-    const __m256 offset = _mm256_set1_ps(fp4 ? -12 : -16);
+    const __m256 minus_16 = _mm256_set1_ps(-16), minus_12 = _mm256_set1_ps(-12);
     struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);
     struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
         const unsigned char *p = w;
         __m256 d, m = _mm256_setzero_ps();
-#define ZERO(n) __m256 f##n = _mm256_setzero_ps(), g##n = f##n;
+#define ZERO(n) __m256 f##n = _mm256_setzero_ps();
 /* Blocks i and i + 1 of the group; `last` is the second's number, i itself when there is none. */
 #define PAIR(i, last)                                                                                                                    \
     {                                                                                                                                    \
@@ -92,16 +92,17 @@ INLINE void dot_pairs(const enum fo_dtype type, const unsigned char *w, size_t w
         if (!with_sign) u = _mm256_madd_epi16(u, one), v = _mm256_madd_epi16(v, one);                                                          \
         __m256i even = _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(u), _mm256_castsi256_ps(v), 0x88));                     \
         __m256i odd = _mm256_castps_si256(_mm256_shuffle_ps(_mm256_castsi256_ps(u), _mm256_castsi256_ps(v), 0xDD));                      \
-        __m256 by = _mm256_permutevar8x32_ps(_mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), order), xs = _mm256_loadu_ps(x##n.s + b);    \
-        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_add_epi32(even, odd)), by, f##n);                                               \
-        if (!with_sign) g##n = _mm256_fmadd_ps(m, type == FO_Q5_1 ? xs : _mm256_mul_ps(offset, xs), g##n);                               \
+        __m256 sum = _mm256_cvtepi32_ps(_mm256_permutevar8x32_epi32(_mm256_add_epi32(even, odd), order));                                \
+        if (fp4) f##n = _mm256_fmadd_ps(m, _mm256_mul_ps(_mm256_loadu_ps(x##n.s + b), minus_12), f##n);                                  \
+        if (five) f##n = _mm256_fmadd_ps(m, _mm256_loadu_ps(x##n.s + b), f##n);                                                          \
+        f##n = _mm256_fmadd_ps(sum, _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);                                                \
     }
 #define SCALES(n_left)                                                                                                                   \
     if (type == FO_Q5_1)                                                                                                                 \
         scales_mins8(p, size, n_left, &d, &m);                                                                                           \
     else                                                                                                                                 \
-        m = d = fp4 ? powers8(p, n_left) : scales8(p, size, n_left);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(_mm256_add_ps(f##n, g##n));
+        d = fp4 ? powers8(p, n_left) : scales8(p, size, n_left), m = fp4 ? d : _mm256_mul_ps(d, minus_16);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);
         EACH(ZERO)
         int b = 0;
         for (; b + 8 <= n_blocks; b += 8, p += 8 * size) {

@@ -274,6 +274,8 @@ INLINE void dot_q6(const bool six, const unsigned char *w, size_t w_row_bytes, i
 DOT_SLOT(dot_q6_k, dot_q6, true)
 
 bool fo_cpu_avx512(struct fo_cpu_kernels *k) {
+    fo_dot_fn *below[FO_N_DTYPES];
+    memcpy(below, k->dot, sizeof below);
     k->isa = "avx512";
     k->dot[FO_Q4_0] = dot_q4_0;
     k->dot[FO_Q4_1] = dot_q4_1;
@@ -281,11 +283,11 @@ bool fo_cpu_avx512(struct fo_cpu_kernels *k) {
     k->dot[FO_Q4_K] = dot_q4_k;
     k->dot[FO_Q5_K] = dot_q5_k;
     k->dot[FO_Q6_K] = dot_q6_k;
-    /* These add in an order of their own: the gemms of AVX2 would give a batch other bits than its tokens alone. */
-    static const enum fo_dtype own[] = { FO_Q4_0, FO_Q4_1, FO_Q8_0, FO_Q4_K, FO_Q5_K, FO_Q6_K };
-    for (size_t i = 0; i < sizeof own / sizeof own[0]; i++) k->gemm[own[i]] = NULL;
     fo_cpu_avx512_legacy(k);
     fo_cpu_avx512_k(k);
+    /* These dots add in an order of their own: the gemms of AVX2 would give a batch other bits than its tokens alone. */
+    for (int i = 0; i < FO_N_DTYPES; i++)
+        if (k->dot[i] != below[i]) k->gemm[i] = NULL;
     return true;
 }
 #else

@@ -99,10 +99,14 @@ typedef void fo_dot_fn(const unsigned char *w, size_t w_row_bytes, int64_t n_row
 typedef void fo_gemm_fn(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int n, float *y, size_t y_stride,
                         void *scratch);
 
-enum { FO_GEMM_BYTES = 8832 }; /* of scratch for 256 columns */
+enum {
+    FO_GEMM_TOKENS = 128,        /* most rows of activations that a gemm of avx2 serves with one unpacking of the weights */
+    FO_GEMM_FIXED_BYTES = 90112, /* of scratch, */
+    FO_GEMM_BYTES = 8832         /* and for every 256 columns */
+};
 
 static inline uint64_t fo_gemm_scratch_bytes(int64_t k) {
-    return (uint64_t)fo_act_padded(k) / 256 * FO_GEMM_BYTES;
+    return FO_GEMM_FIXED_BYTES + (uint64_t)fo_act_padded(k) / 256 * FO_GEMM_BYTES;
 }
 
 struct fo_cpu_kernels {
@@ -141,6 +145,7 @@ void fo_cpu_avx2_legacy(struct fo_cpu_kernels *k); /* the parts of fo_cpu_avx2 i
 void fo_cpu_avx2_k(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_iq(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_gemm(struct fo_cpu_kernels *k);
+void fo_cpu_avx2_gemm_k(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_rows(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_attn(struct fo_attn_kernels *k);
 bool fo_cpu_avx512(struct fo_cpu_kernels *k);
