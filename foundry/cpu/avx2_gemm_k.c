@@ -283,5 +283,6 @@ void fo_cpu_avx2_gemm_k(struct fo_cpu_kernels *k) {
     k->gemm[FO_Q4_K] = gemm_q4_k;
     k->gemm[FO_Q5_K] = gemm_q5_k;
     k->gemm[FO_Q6_K] = gemm_q6_k;
+    k->gemm_from[FO_Q6_K] = 10; /* from memory the dot is ahead up to here: 178 GOP/s against 156 at 8 */
 }
 #endif

@@ -26,7 +26,6 @@
 enum {
     ROPE_PAIRS = 128,     /* most pairs of a head whose rotation is kept for the batch; more are computed anew each time */
     BLOCK_BYTES = 16384,  /* of weight rows that stay in the first cache while tiles of activations pass */
-    GEMM_TOKENS = 6,      /* from so many on, unpacking the weights for a batch pays */
     HUGE_FROM_BYTES = 1 << 25, /* blocks from here on are asked to be of huge pages; smaller ones would grow by too much */
 };
 
@@ -102,7 +101,7 @@ static int scratch_layout(const struct cpu *c, struct fo_arena *a, int max_rows,
     uint64_t table = rows * ROPE_PAIRS * sizeof(float);
     int rc = fo_arena_take(a, rows * (q8_0 > q8_k ? q8_0 : q8_k), 64, &ret->act, e);
     if (!rc) rc = fo_arena_take(a, (uint64_t)fo_pool_threads(c->pool) * (uint64_t)max_k * sizeof(float), 64, &ret->line, e);
-    uint64_t strips = c->exact || max_rows < GEMM_TOKENS ? 0 : (uint64_t)fo_pool_threads(c->pool) * fo_gemm_scratch_bytes(max_k);
+    uint64_t strips = c->exact || max_rows < FO_GEMM_FROM ? 0 : (uint64_t)fo_pool_threads(c->pool) * fo_gemm_scratch_bytes(max_k);
     if (!rc) rc = fo_arena_take(a, strips, 64, &ret->strip, e);
     ret->parts_floats = fo_cpu_attend_parts(fo_pool_threads(c->pool), max_rows, max_k, max_ctx);
     if (!rc) rc = fo_arena_take(a, (uint64_t)fo_pool_threads(c->pool) * fo_cpu_attend_bytes(), 64, &ret->tiles, e);
@@ -219,7 +218,8 @@ static void matmul_rows(const struct matmul_job *j, const struct fo_tensor *w, f
     bool dequantise = w->type != FO_F32 && (c->exact || !c->kern.dot[w->type]);
     fo_dot_fn *dot = c->kern.dot[dequantise ? FO_F32 : w->type];
     fo_gemm_fn *gemm = c->kern.gemm[w->type];
-    if (!dequantise && gemm && j->n >= GEMM_TOKENS) {
+    int gemm_from = c->kern.gemm_from[w->type] ? c->kern.gemm_from[w->type] : FO_GEMM_FROM;
+    if (!dequantise && gemm && j->n >= gemm_from) {
         gemm(rows + (size_t)lo * row_bytes, row_bytes, hi - lo, &j->act, j->n, y + (size_t)lo, stride,
              j->s->strip + (size_t)thread * fo_gemm_scratch_bytes(j->s->base.max_k));
         return;

@@ -100,6 +100,7 @@ typedef void fo_gemm_fn(const unsigned char *w, size_t w_row_bytes, int64_t n_ro
                         void *scratch);
 
 enum {
+    FO_GEMM_FROM = 6,            /* from so many rows of activations on, unpacking the weights for a batch pays, if the type has no other number */
     FO_GEMM_TOKENS = 128,        /* most rows of activations that a gemm of avx2 serves with one unpacking of the weights */
     FO_GEMM_FIXED_BYTES = 90112, /* of scratch, */
     FO_GEMM_BYTES = 8832         /* and for every 256 columns */
@@ -117,6 +118,7 @@ struct fo_cpu_kernels {
     fo_dot_fn *dot[FO_N_DTYPES]; /* by weight type; NULL = the row is dequantised and goes through dot[FO_F32] */
 
     fo_gemm_fn *gemm[FO_N_DTYPES]; /* by weight type; NULL = the dot serves */
+    int gemm_from[FO_N_DTYPES];    /* rows of activations from which on it pays; 0 = FO_GEMM_FROM */
 
     void (*rms_norm)(const float *x, const float *weight, int64_t k, float eps, float *out);
     void (*add)(const float *a, const float *b, int64_t k, float *out);
