@@ -1,5 +1,6 @@
 /* Quantised dots for AVX-512 F, BW, DQ, VL, VNNI and VBMI (Ice Lake, Zen 4 and later), on top of avx2.c, whose rules hold here too: one row
- * at a time, named accumulators, one fold a row, the same operations on a row of activations alone or in a tile.
+ * at a time, named accumulators, one fold a row, the same operations on a row of activations alone or in a tile. Floats are added in the
+ * order of the dots of AVX2, bit for bit (sums of products are integers, exact in any order), so that its strips serve batches here too.
  *
  * The tests also compile this file for CPUs without AVX-512, against an emulation (FO_EMULATE_AVX512), so that every slot is compared with
  * the reference wherever they run. */
@@ -15,8 +16,7 @@
 /* --- blocks of 32 -------------------------------------------------------------------------------------------------------------- */
 
 /* Where things lie in four blocks of Q4_0 (18 bytes) or Q4_1 (20 bytes), seen through a load at 0 and one that ends with the fourth
- * block: the 64 bytes of nibbles (VPERMI2B), and in two groups of four the scales and mins, two lanes a block in the order of the folded
- * sums (VPERMI2W). */
+ * block: the 64 bytes of nibbles (VPERMI2B), and in two groups of four the scales and mins of eight blocks (VPERMI2W). */
 struct order {
     _Alignas(64) uint8_t nibbles[64];
     _Alignas(64) uint16_t d[32], m[32];
@@ -28,15 +28,14 @@ static void order_init(struct order *o, int size, int at) {
         o->nibbles[i] = (uint8_t)(byte < 64 ? byte : 64 + byte - (4 * size - 64));
     }
     for (int i = 0; i < 32; i++) {
-        int lane = i % 16;
-        o->d[i] = (uint16_t)(lane / 4 * (size / 2) + lane % 4 / 2 * 32);
+        o->d[i] = (uint16_t)(i % 4 * (size / 2) + i % 8 / 4 * 32);
         o->m[i] = (uint16_t)(o->d[i] + 1);
     }
 }
 
 /* Q4_0 and Q4_1, eight blocks at a time: two registers of nibbles, each against the paired activations (VPDPBUSD); the sums of the two are
  * folded so that all eight blocks share one conversion, one vector of scales and one product. The offset (-8) or the min is one product
- * with the activations' s, of which two lanes have the same: hence the halves at the end. A last group of fewer blocks is loaded
+ * with the activations' s. A last group of fewer blocks is loaded
  * under masks: nothing past the row is read, and what is missing is zero. */
 INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                         size_t y_stride, const int T) {
@@ -45,15 +44,14 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
     struct order o;
     order_init(&o, size, at);
     const __m512i low = _mm512_set1_epi8(15), nibbles = load(o.nibbles), at_d = load(o.d), at_m = load(o.m);
-    const __m512i lanes = _mm512_setr_epi32(0, 0, 4, 4, 1, 1, 5, 5, 2, 2, 6, 6, 3, 3, 7, 7);
-    const __m512 share = _mm512_set1_ps(mins ? 0.5f : -4.0f);
+    const __m256 minus_8 = _mm256_set1_ps(-8);
     const __mmask64 m0 = first_bytes(rest), m1 = first_bytes(rest - second), m2 = first_bytes(rest - 4 * size),
                     m3 = first_bytes(rest - 4 * size - second);
     struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);
     struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
         const unsigned char *p = w;
-#define ZERO(n) __m512 f##n = _mm512_setzero_ps(), g##n = f##n;
+#define ZERO(n) __m256 f##n = _mm256_setzero_ps();
 #define SUM(n, half, from)                                                                                                               \
     _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), lo##half, load_two(x##n.p + b * 32 + (from), x##n.p + b * 32 + (from) + 64)), \
                         hi##half, load_two(x##n.p + b * 32 + (from) + 32, x##n.p + b * 32 + (from) + 96))
@@ -61,21 +59,19 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
     if (n < T) {                                                                                                                         \
         __m512i u = SUM(n, 0, 0), v = SUM(n, 1, 128);                                                                                    \
         __m512i s = _mm512_add_epi32(_mm512_unpacklo_epi64(u, v), _mm512_unpackhi_epi64(u, v));                                          \
-        __m512 xd = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(_mm256_loadu_ps(x##n.d + b)));                                   \
-        __m512 xs = _mm512_permutexvar_ps(lanes, _mm512_castps256_ps512(_mm256_loadu_ps(x##n.s + b)));                                   \
-        f##n = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s), _mm512_mul_ps(d, xd), f##n);                                                       \
-        g##n = _mm512_fmadd_ps(m, xs, g##n);                                                                                             \
+        f##n = _mm256_fmadd_ps(m, _mm256_loadu_ps(x##n.s + b), f##n);                                                                    \
+        f##n = _mm256_fmadd_ps(sums_of_blocks(s), _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);                                  \
     }
 #define GROUP(w0, w1, w2, w3)                                                                                                            \
     {                                                                                                                                    \
         __m512i v0 = w0, v2 = w2, q0 = _mm512_permutex2var_epi8(v0, nibbles, w1), q1 = _mm512_permutex2var_epi8(v2, nibbles, w3);        \
         __m512i lo0 = _mm512_and_si512(q0, low), hi0 = _mm512_and_si512(_mm512_srli_epi16(q0, 4), low);                                  \
         __m512i lo1 = _mm512_and_si512(q1, low), hi1 = _mm512_and_si512(_mm512_srli_epi16(q1, 4), low);                                  \
-        __m512 d = _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_permutex2var_epi16(v0, at_d, v2))), m = d;                              \
-        if (mins) m = _mm512_cvtph_ps(_mm512_castsi512_si256(_mm512_permutex2var_epi16(v0, at_m, v2)));                                  \
+        __m256 d = _mm256_cvtph_ps(_mm512_castsi512_si128(_mm512_permutex2var_epi16(v0, at_d, v2))), m = _mm256_mul_ps(d, minus_8);      \
+        if (mins) m = _mm256_cvtph_ps(_mm512_castsi512_si128(_mm512_permutex2var_epi16(v0, at_m, v2)));                                  \
         EACH(STEP)                                                                                                                       \
     }
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(halves(_mm512_fmadd_ps(g##n, share, f##n)));
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(f##n);
         EACH(ZERO)
         int b = 0;
         for (; b + 8 <= n_blocks; b += 8, p += 8 * size) {
@@ -96,7 +92,14 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
 DOT_SLOT(dot_q4_0, dot_nibbles, false)
 DOT_SLOT(dot_q4_1, dot_nibbles, true)
 
-/* Q8_0, a block a half register: |w| by x with the sign of w, four accumulators in turn. */
+/* Sums of the lanes of eight vectors of integers, one a lane in their order. */
+INLINE __m256 sums_of_eight(__m256i a, __m256i b, __m256i c, __m256i d, __m256i e, __m256i f, __m256i g, __m256i h) {
+    __m256i abcd = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d)); /* of the low half, then of the high one */
+    __m256i efgh = _mm256_hadd_epi32(_mm256_hadd_epi32(e, f), _mm256_hadd_epi32(g, h));
+    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_permute2x128_si256(abcd, efgh, 0x20), _mm256_permute2x128_si256(abcd, efgh, 0x31)));
+}
+
+/* Q8_0, a block a half register: |w| by x with the sign of w; eight blocks folded to one integer each, as in avx2.c. */
 INLINE void dot_bytes(const bool eight, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                       size_t y_stride, const int T) {
     (void)eight;
@@ -105,33 +108,40 @@ INLINE void dot_bytes(const bool eight, const unsigned char *w, size_t w_row_byt
     struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
         const struct fo_block_q8_0 *p = (const void *)w;
-#define ZERO(n) __m256 fa##n = _mm256_setzero_ps(), fb##n = fa##n, fc##n = fa##n, fd##n = fa##n;
-#define MAC(n, f)                                                                                                                        \
+#define ZERO(n) __m256 f##n = _mm256_setzero_ps();
+#define BLOCK(n, i)                                                                                                                      \
+    __m256i s##i = _mm256_setzero_si256();                                                                                               \
+    if ((i) < left) {                                                                                                                    \
+        __m256i q = load32(p[b + (i)].qs);                                                                                               \
+        s##i = _mm256_dpbusd_epi32(s##i, _mm256_abs_epi8(q), _mm256_sign_epi8(load32(x##n.q + (b + (i)) * 32), q));                      \
+    }
+#define GROUP(n)                                                                                                                         \
     if (n < T) {                                                                                                                         \
-        __m256i s = _mm256_dpbusd_epi32(_mm256_setzero_si256(), u, _mm256_sign_epi8(load32(x##n.q + b * 32), q));                        \
-        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_mul_ps(d, _mm256_broadcast_ss(x##n.d + b)), f##n);                          \
+        BLOCK(n, 0) BLOCK(n, 1) BLOCK(n, 2) BLOCK(n, 3) BLOCK(n, 4) BLOCK(n, 5) BLOCK(n, 6) BLOCK(n, 7)                                  \
+        f##n = _mm256_fmadd_ps(sums_of_eight(s0, s1, s2, s3, s4, s5, s6, s7), _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);      \
     }
-#define BLOCK(f)                                                                                                                         \
-    {                                                                                                                                    \
-        ahead(p + b);                                                                                                                    \
-        __m256i q = load32(p[b].qs), u = _mm256_abs_epi8(q);                                                                             \
-        __m256 d = _mm256_cvtph_ps(_mm_set1_epi16((short)p[b].d));                                                                       \
-        MAC(0, f) MAC(1, f) MAC(2, f) MAC(3, f)                                                                                          \
-        b++;                                                                                                                             \
-    }
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(_mm256_add_ps(_mm256_add_ps(fa##n, fb##n), _mm256_add_ps(fc##n, fd##n)));
+#define HALF(i) ((short)p[b + ((i) < left ? (i) : left - 1)].d)
+#define SCALES _mm256_cvtph_ps(_mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7)))
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(f##n);
         EACH(ZERO)
         int b = 0;
-        while (b + 4 <= n_blocks) {
-            BLOCK(fa) BLOCK(fb) BLOCK(fc) BLOCK(fd)
+        for (; b + 8 <= n_blocks; b += 8) {
+            const int left = 8;
+            for (int i = 0; i < left; i += 2) ahead(p + b + i);
+            __m256 d = SCALES;
+            EACH(GROUP)
         }
-        if (b < n_blocks) BLOCK(fa)
-        if (b < n_blocks) BLOCK(fb)
-        if (b < n_blocks) BLOCK(fc)
+        if (b < n_blocks) {
+            const int left = n_blocks - b;
+            __m256 d = SCALES;
+            EACH(GROUP)
+        }
         EACH(OUT)
 #undef ZERO
-#undef MAC
 #undef BLOCK
+#undef GROUP
+#undef HALF
+#undef SCALES
 #undef OUT
     }
 }
@@ -167,7 +177,7 @@ INLINE void dot_q45_k(const bool five, const unsigned char *w, size_t w_row_byte
     struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
     struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
-#define ZERO(n) __m512 f##n = _mm512_setzero_ps(); __m128 g##n = _mm_setzero_ps();
+#define ZERO(n) __m128 f##n = _mm_setzero_ps();
 #define START(n) __m512i s##n = _mm512_setzero_si512();
 #define MAC(n) if (n < T) s##n = _mm512_dpwssd_epi32(s##n, _mm512_maddubs_epi16(q, load_two(x##n.q + b * 256 + at, x##n.q + b * 256 + at + 64)), by);
 #define SUB(from, nibbles, which)                                                                                                        \
@@ -181,10 +191,9 @@ INLINE void dot_q45_k(const bool five, const unsigned char *w, size_t w_row_byte
     if (n < T) {                                                                                                                         \
         __m128 by = _mm_mul_ps(d, _mm_broadcast_ss(x##n.d + b));                                                                         \
         __m128i m = _mm_madd_epi16(mins, _mm_loadu_si128((const __m128i *)(const void *)(x##n.sum32 + b * 8)));                          \
-        f##n = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s##n), _mm512_broadcastss_ps(by), f##n);                                               \
-        g##n = _mm_fnmadd_ps(_mm_cvtepi32_ps(m), _mm_shuffle_ps(by, by, 0x55), g##n);                                                    \
+        f##n = _mm_fmadd_ps(sums_of(s##n, m), by, f##n);                                                                                 \
     }
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(_mm256_add_ps(halves(f##n), _mm256_insertf128_ps(_mm256_setzero_ps(), g##n, 0)));
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = _mm_cvtss_f32(_mm_sub_ss(f##n, _mm_movehdup_ps(f##n)));
         EACH(ZERO)
         for (int64_t b = 0; b < n_blocks; b++) {
             const unsigned char *p = w + (size_t)b * size;
@@ -234,7 +243,7 @@ INLINE void dot_q6(const bool six, const unsigned char *w, size_t w_row_bytes, i
     struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
     struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
-#define ZERO(n) __m512 f##n = _mm512_setzero_ps();
+#define ZERO(n) __m128 f##n = _mm_setzero_ps();
 #define START(n)                                                                                                                         \
     __m512i s##n = _mm512_setzero_si512();                                                                                               \
     if (n < T)                                                                                                                           \
@@ -248,8 +257,8 @@ INLINE void dot_q6(const bool six, const unsigned char *w, size_t w_row_bytes, i
         __m512i by = _mm512_permutexvar_epi16(at##i, scales);                                                                            \
         EACH(MAC)                                                                                                                        \
     }
-#define BLOCK_END(n) if (n < T) f##n = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s##n), _mm512_set1_ps(d * x##n.d[b]), f##n);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(halves(f##n));
+#define BLOCK_END(n) if (n < T) f##n = _mm_fmadd_ss(sums_of(s##n, _mm_setzero_si128()), _mm_set_ss(d * x##n.d[b]), f##n);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = _mm_cvtss_f32(f##n);
         EACH(ZERO)
         for (int64_t b = 0; b < n_blocks; b++) {
             const struct fo_block_q6_k *p = (const struct fo_block_q6_k *)(const void *)w + b;
@@ -274,8 +283,6 @@ INLINE void dot_q6(const bool six, const unsigned char *w, size_t w_row_bytes, i
 DOT_SLOT(dot_q6_k, dot_q6, true)
 
 bool fo_cpu_avx512(struct fo_cpu_kernels *k) {
-    fo_dot_fn *below[FO_N_DTYPES];
-    memcpy(below, k->dot, sizeof below);
     k->isa = "avx512";
     k->dot[FO_Q4_0] = dot_q4_0;
     k->dot[FO_Q4_1] = dot_q4_1;
@@ -285,9 +292,6 @@ bool fo_cpu_avx512(struct fo_cpu_kernels *k) {
     k->dot[FO_Q6_K] = dot_q6_k;
     fo_cpu_avx512_legacy(k);
     fo_cpu_avx512_k(k);
-    /* These dots add in an order of their own: the gemms of AVX2 would give a batch other bits than its tokens alone. */
-    for (int i = 0; i < FO_N_DTYPES; i++)
-        if (k->dot[i] != below[i]) k->gemm[i] = NULL;
     return true;
 }
 #else

@@ -33,10 +33,6 @@ INLINE float fold8(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
-INLINE __m256 halves(__m512 v) {
-    return _mm256_add_ps(_mm512_castps512_ps256(v), _mm256_castsi256_ps(_mm512_extracti64x4_epi64(_mm512_castps_si512(v), 1)));
-}
-
 INLINE void ahead(const void *p) {
     _mm_prefetch((const char *)p + 4096, _MM_HINT_T0);
 }
@@ -44,6 +40,21 @@ INLINE void ahead(const void *p) {
 /* The first n bytes. */
 INLINE __mmask64 first_bytes(int n) {
     return n >= 64 ? ~(__mmask64)0 : n <= 0 ? 0 : ((__mmask64)1 << n) - 1;
+}
+
+/* The sums of s and of m in lanes 0 and 1, as floats: the order of avx2.h. */
+INLINE __m128 sums_of(__m512i s, __m128i m) {
+    __m256i half = _mm256_add_epi32(_mm512_castsi512_si256(s), _mm512_extracti64x4_epi64(s, 1));
+    __m128i h = _mm_add_epi32(_mm256_castsi256_si128(half), _mm256_extracti128_si256(half, 1));
+    h = _mm_add_epi32(_mm_unpacklo_epi32(h, m), _mm_unpackhi_epi32(h, m)); /* s m s m */
+    return _mm_cvtepi32_ps(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4E)));
+}
+
+/* Sixteen sums, two a block in the order 0 0 4 4 1 1 5 5 2 2 6 6 3 3 7 7, to one a block in theirs. */
+INLINE __m256 sums_of_blocks(__m512i s) {
+    __m256i a = _mm512_castsi512_si256(s), b = _mm512_extracti64x4_epi64(s, 1); /* 0 0 4 4 1 1 5 5, 2 2 6 6 3 3 7 7 */
+    __m256i h = _mm256_hadd_epi32(a, b);                                         /* 0 4 2 6 1 5 3 7 */
+    return _mm256_cvtepi32_ps(_mm256_permutevar8x32_epi32(h, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7)));
 }
 
 /* Rotations of the high bits to where they belong, one for each half. */

@@ -40,7 +40,7 @@ INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_
     struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
     struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
-#define ZERO(n) __m512 f##n = _mm512_setzero_ps(); __m256 g##n = _mm256_setzero_ps();
+#define ZERO(n) __m128 f##n = _mm_setzero_ps();
 #define START(n)                                                                                                                         \
     __m512i s##n = _mm512_setzero_si512();                                                                                               \
     __m256i m##n = _mm256_setzero_si256();                                                                                               \
@@ -60,10 +60,11 @@ INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_
     }
 #define BLOCK_END(n)                                                                                                                     \
     if (n < T) {                                                                                                                         \
-        f##n = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s##n), _mm512_set1_ps(d * x##n.d[b]), f##n);                                           \
-        if (!three) g##n = _mm256_fnmadd_ps(_mm256_cvtepi32_ps(m##n), _mm256_set1_ps(d_min * x##n.d[b]), g##n);                          \
+        __m128i m = _mm_setzero_si128();                                                                                                 \
+        if (!three) m = _mm_add_epi32(_mm256_castsi256_si128(m##n), _mm256_extracti128_si256(m##n, 1));                                  \
+        f##n = _mm_fmadd_ps(sums_of(s##n, m), _mm_mul_ps(d, _mm_broadcast_ss(x##n.d + b)), f##n);                                        \
     }
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(_mm256_add_ps(halves(f##n), g##n));
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = _mm_cvtss_f32(three ? f##n : _mm_sub_ss(f##n, _mm_movehdup_ps(f##n)));
         EACH(ZERO)
         for (int64_t b = 0; b < n_blocks; b++) {
             const unsigned char *p = w + b * size;
@@ -72,18 +73,17 @@ INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_
             ahead(p), ahead(p + 64);
             __m256i words, mins;
             __m512i v = load(three ? three_k->qs : two_k->qs), h = v;
-            uint16_t halves_of_d[2] = { 0 };
+            int halves = 0; /* d, dmin */
             if (three) {
                 words = mins = scales_q3_k(three_k->scales), h = _mm512_broadcast_i64x4(load32(three_k->hmask));
-                memcpy(halves_of_d, &three_k->d, sizeof three_k->d);
+                memcpy(&halves, &three_k->d, sizeof three_k->d);
             } else {
                 __m128i both = load16(two_k->scales), nibble = _mm_set1_epi8(15);
                 words = _mm256_cvtepu8_epi16(_mm_and_si128(both, nibble));
                 mins = _mm256_cvtepu8_epi16(_mm_and_si128(_mm_srli_epi16(both, 4), nibble));
-                memcpy(halves_of_d, &two_k->d, sizeof halves_of_d);
+                memcpy(&halves, &two_k->d, sizeof halves);
             }
-            float d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(halves_of_d[0])));
-            float d_min = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(halves_of_d[1])));
+            __m128 d = _mm_cvtph_ps(_mm_cvtsi32_si128(halves));
             __m512i scales = _mm512_castsi256_si512(words);
             EACH(START)
             SUB(0, v) SUB(1, _mm512_srli_epi16(v, 2)) SUB(2, _mm512_srli_epi16(v, 4)) SUB(3, _mm512_srli_epi16(v, 6))
@@ -147,7 +147,7 @@ INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_byt
         EACH(MAC)                                                                                                                        \
     }
 #define BLOCK_END(n) if (n < T) f##n = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s##n), _mm512_set1_ps(d * x##n.d[b]), f##n);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(halves(f##n));
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(_mm256_add_ps(_mm512_castps512_ps256(f##n), _mm256_castsi256_ps(_mm512_extracti64x4_epi64(_mm512_castps_si512(f##n), 1))));
         EACH(ZERO)
         for (int64_t b = 0; b < n_blocks; b++) {
             const struct fo_block_iq4_xs *p = (const struct fo_block_iq4_xs *)(const void *)w + b;
