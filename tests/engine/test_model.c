@@ -660,7 +660,8 @@ static void keeps_quantised_kv_where_heads_fit(void **state) {
             } else {
                 assert_int_equal(rc, FO_OK);
                 uint64_t row = fo_dtype_bytes(types[i], head_dim), tokens = fo_kv_block_tokens(types[i], FO_KV_PAGE_TOKENS);
-                assert_int_equal(pn_model_info(m)->kv_bytes, pn_model_info(m)->n_pages * ((2 * 2 * 2 * row * tokens + 63) / 64 * 64)); /* K and V of two heads in two layers */
+                uint64_t pages = pn_model_info(m)->n_pages * ((2 * 2 * 2 * row * tokens + 63) / 64 * 64); /* K and V of two heads in two layers */
+                assert_in_range(pn_model_info(m)->kv_bytes, pages, pages + 63); /* debug builds put a redzone behind them */
                 pn_model_free(m);
             }
             close_device();
