@@ -190,6 +190,10 @@ static void penalise(const struct pn_sampler *s, float *logits) {
             if (s->written[i]) logits[i] -= p->presence_penalty + p->frequency_penalty * (float)s->written[i];
 }
 
+static double fold(const double sum[LANES]) {
+    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+}
+
 /* The largest of x [n], or -infinity; NaN counts as -infinity. */
 static float largest_of(const float *x, int32_t n) {
     float max[LANES];
@@ -228,7 +232,7 @@ static double weigh(struct pn_sampler *s, float *logits, float max) {
             for (int j = 0; j < LANES; j++) sum[j] += (double)w[i + j];
         for (int j = 0; i < n; i++, j++) sum[j] += (double)w[i];
     }
-    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+    return fold(sum);
 }
 
 /* Where the next block with a weight of `least` or more begins, from `lo` on; n_vocab or more when there is none. */
@@ -256,7 +260,7 @@ static double sum_above(const struct pn_sampler *s, const float *w, float above,
             }
         for (; i < hi; i++) sum[0] += w[i] > above ? (by_count ? 1.0 : (double)w[i]) : 0;
     }
-    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
+    return fold(sum);
 }
 
 /* A weight below all that a prefix which adds up to `goal` needs (see bound); not below `tiny`. Most of the sum lies in few weights, so a

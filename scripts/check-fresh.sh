@@ -39,7 +39,7 @@ git clone -q --no-hardlinks "$top" "$root/root/pantheon"
 inside() {
     # shellcheck disable=SC2046  # words without spaces
     env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 $(env | grep -E '^(PIP_(CERT|INDEX|EXTRA|TRUSTED)|https?_proxy|no_proxy|SSL_CERT|REQUESTS_CA)' || true) \
-        chroot "$root" sh -ec "cd /root/pantheon && $1"
+        chroot "$root" sh -ec "cd ~/pantheon && $1"
 }
 for command in 'make demo ONCE=1' 'make check'; do
     echo "=== in a fresh Debian root: $command"

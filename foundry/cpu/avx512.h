@@ -33,6 +33,10 @@ INLINE float fold8(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+INLINE float fold16(__m512 v) {
+    return fold8(_mm256_add_ps(_mm512_castps512_ps256(v), _mm256_castsi256_ps(_mm512_extracti64x4_epi64(_mm512_castps_si512(v), 1))));
+}
+
 INLINE void ahead(const void *p) {
     _mm_prefetch((const char *)p + 4096, _MM_HINT_T0);
 }

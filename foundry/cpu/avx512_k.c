@@ -147,7 +147,7 @@ INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_byt
         EACH(MAC)                                                                                                                        \
     }
 #define BLOCK_END(n) if (n < T) f##n = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s##n), _mm512_set1_ps(d * x##n.d[b]), f##n);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(_mm256_add_ps(_mm512_castps512_ps256(f##n), _mm256_castsi256_ps(_mm512_extracti64x4_epi64(_mm512_castps_si512(f##n), 1))));
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold16(f##n);
         EACH(ZERO)
         for (int64_t b = 0; b < n_blocks; b++) {
             const struct fo_block_iq4_xs *p = (const struct fo_block_iq4_xs *)(const void *)w + b;
