@@ -17,7 +17,10 @@
  * A core that somebody else uses makes every join wait for a slice of the scheduler: a decode step of 150 joins then takes ten times
  * as long as one thread alone would. So a join that waited far longer than the caller's own share took sends the pool into solo:
  * the caller does whole jobs by itself for a while, then tries the others again; each failed try makes the while longer. Nobody's
- * result depends on it. */
+ * result depends on it.
+ *
+ * Shared jobs: each thread has a part of the units and a counter of what is taken of it. Who is through with his own part takes from the
+ * next thread's, so that a thread that the host slows down holds the join up by one taking, not by half of the difference. */
 #include "foundry/base/clock.h"
 #include "foundry/base/pool.h"
 
@@ -60,10 +63,12 @@ struct gate {
 #endif
 };
 
-struct worker {
+struct member {
+    _Alignas(64) atomic_int next; /* of its part of a shared job, the first unit that nobody took */
+    int end;
+    int id; /* 1 .. n_threads - 1; the caller is 0, and no thread of ours */
     struct fo_pool *pool;
     pthread_t thread;
-    int id; /* 1 .. n_threads - 1; the caller is 0 */
 };
 
 struct fo_pool {
@@ -71,14 +76,14 @@ struct fo_pool {
     struct gate left; /* workers that have not finished it */
     _Alignas(64) fo_pool_fn *fn;
     void *arg;
-    int units;
+    int units, grain; /* grain 0: not shared */
     bool quit;
     int n_threads, n_started;
     pthread_mutex_t callers; /* held for the whole of a job; guards the rest too */
     uint64_t solo_until_ns;  /* 0 = not in solo */
     uint64_t solo_ns;        /* how long the last one was */
     unsigned n_smooth;       /* jobs since then that were not held up */
-    struct worker workers[];
+    struct member members[]; /* [n_threads] */
 };
 
 /* --- waiting -------------------------------------------------------------------------------------------------------------- */
@@ -154,18 +159,41 @@ static void gate_announce(struct gate *g) {
 
 /* --- work ----------------------------------------------------------------------------------------------------------------- */
 
-static void run_share(struct fo_pool *p, int thread) {
-    int lo = (int)((int64_t)p->units * thread / p->n_threads), hi = (int)((int64_t)p->units * (thread + 1) / p->n_threads);
-    if (lo < hi) p->fn(p->arg, lo, hi, thread);
+/* The first unit of a thread's part. */
+static int part_from(const struct fo_pool *p, int thread) {
+    return (int)((int64_t)p->units * thread / p->n_threads);
+}
+
+static void run_part(struct fo_pool *p, int thread) {
+    if (!p->grain) {
+        int lo = part_from(p, thread), hi = part_from(p, thread + 1);
+        if (lo < hi) p->fn(p->arg, lo, hi, thread);
+        return;
+    }
+    for (int i = 0; i < p->n_threads; i++) {
+        struct member *m = &p->members[(thread + i) % p->n_threads];
+        for (int lo; (lo = atomic_fetch_add_explicit(&m->next, p->grain, memory_order_relaxed)) < m->end;)
+            p->fn(p->arg, lo, m->end - lo < p->grain ? m->end : lo + p->grain, thread);
+    }
+}
+
+/* Parts of whole grains, so that every taking but the last is whole. */
+static void deal(struct fo_pool *p) {
+    int n_grains = (p->units - 1) / p->grain + 1;
+    for (int i = 0; i < p->n_threads; i++) {
+        int64_t lo = (int64_t)n_grains * i / p->n_threads * p->grain, hi = (int64_t)n_grains * (i + 1) / p->n_threads * p->grain;
+        atomic_store_explicit(&p->members[i].next, (int)lo, memory_order_relaxed);
+        p->members[i].end = hi < p->units ? (int)hi : p->units;
+    }
 }
 
 static void *work(void *arg) {
-    struct worker *w = arg;
-    struct fo_pool *p = w->pool;
+    struct member *m = arg;
+    struct fo_pool *p = m->pool;
     for (unsigned seen = 0;;) {
         seen = gate_await_change(&p->gen, seen);
         if (p->quit) return NULL;
-        run_share(p, w->id);
+        run_part(p, m->id);
         if (atomic_fetch_sub(&p->left.word, 1) == 1) gate_announce(&p->left);
     }
 }
@@ -188,7 +216,7 @@ static void judge_join(struct fo_pool *p, uint64_t share_ns, uint64_t end_ns, ui
     p->n_smooth = 0;
 }
 
-void fo_pool_run(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units) {
+static void run_job(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units, int grain) {
     if (units <= 0) return;
     pthread_mutex_lock(&p->callers);
     if (p->n_threads == 1 || units == 1 || in_solo(p)) {
@@ -197,17 +225,28 @@ void fo_pool_run(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units) {
         p->fn = fn;
         p->arg = arg;
         p->units = units;
+        p->grain = grain;
+        if (grain) deal(p);
         atomic_store(&p->left.word, (unsigned)p->n_threads - 1);
         uint64_t start = fo_now_ns();
         atomic_fetch_add(&p->gen.word, 1);
         gate_announce(&p->gen);
-        run_share(p, 0);
+        run_part(p, 0);
         uint64_t done = fo_now_ns();
         for (unsigned left = atomic_load(&p->left.word); left;) left = gate_await_change(&p->left, left);
         uint64_t end = fo_now_ns();
         judge_join(p, done - start, end, end - done);
     }
     pthread_mutex_unlock(&p->callers);
+}
+
+void fo_pool_run(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units) {
+    run_job(p, fn, arg, units, 0);
+}
+
+void fo_pool_share(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units, int grain) {
+    if (grain > units) grain = units; /* the counters stay below n_threads + 2 times the units */
+    run_job(p, fn, arg, units, grain < 1 ? 1 : grain);
 }
 
 /* --- life ----------------------------------------------------------------------------------------------------------------- */
@@ -218,7 +257,7 @@ int fo_pool_new(int n_threads, struct fo_pool **ret, struct fo_err *e) {
         if (n_threads > MAX_THREADS) n_threads = MAX_THREADS;
     }
     if (n_threads < 0 || n_threads > MAX_THREADS) return (int)fo_fail(e, FO_EINVAL, "%d compute threads; 1 to %d are possible", n_threads, MAX_THREADS);
-    size_t size = (sizeof(struct fo_pool) + (size_t)(n_threads - 1) * sizeof(struct worker) + 63) & ~(size_t)63;
+    size_t size = (sizeof(struct fo_pool) + (size_t)n_threads * sizeof(struct member) + 63) & ~(size_t)63;
     struct fo_pool *p = aligned_alloc(64, size);
     if (!p) return (int)fo_fail_need(e, FO_ENOMEM, size, 0, "no memory for %d compute threads", n_threads);
     *p = (struct fo_pool){ .n_threads = n_threads };
@@ -234,9 +273,9 @@ int fo_pool_new(int n_threads, struct fo_pool **ret, struct fo_err *e) {
     pthread_attr_setstacksize(&attr, STACK_BYTES);
     int err = 0;
     for (int i = 1; i < n_threads && !err; i++) {
-        struct worker *w = &p->workers[i - 1];
-        *w = (struct worker){ .pool = p, .id = i };
-        err = pthread_create(&w->thread, &attr, work, w);
+        struct member *m = &p->members[i];
+        *m = (struct member){ .pool = p, .id = i };
+        err = pthread_create(&m->thread, &attr, work, m);
         if (!err) p->n_started++;
     }
     pthread_attr_destroy(&attr);
@@ -255,7 +294,7 @@ void fo_pool_free(struct fo_pool *p) {
     p->quit = true;
     atomic_fetch_add(&p->gen.word, 1);
     gate_announce(&p->gen);
-    for (int i = 0; i < p->n_started; i++) pthread_join(p->workers[i].thread, NULL);
+    for (int i = 1; i <= p->n_started; i++) pthread_join(p->members[i].thread, NULL);
     pthread_mutex_destroy(&p->callers);
     gate_done(&p->left);
     gate_done(&p->gen);

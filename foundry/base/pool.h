@@ -20,6 +20,11 @@ int fo_pool_threads(const struct fo_pool *p);
  * nothing. Workers spin for a short while after a job (the next one usually follows at once) and then sleep. */
 void fo_pool_run(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units);
 
+/* The same for work whose units may go to any thread: fn is called for ranges of `grain` units that start at a multiple of it (the last
+ * may be shorter; the caller alone may get all at once), as often as there are ranges left; each thread begins with a contiguous part
+ * of its own. `units` times the number of threads must fit an int. */
+void fo_pool_share(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units, int grain);
+
 /* Cores this process may use: physical ones (not their hyperthreads) within its affinity, and the cgroup quota (v1 and v2), at least 1. */
 int fo_cpu_count(void);
 

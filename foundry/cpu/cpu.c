@@ -3,7 +3,7 @@
  *
  * matmul      1. the activations are converted (and normalised before, if asked), row by row, to what the weights' dots want (struct fo_act
  *                in the stream's scratch);
- *             2. the rows of all matrices of the call form one range [0, rows), which the threads share in contiguous parts; a batch
+ *             2. the rows of all matrices of the call form one range [0, rows), which the threads share, some rows at a time; a batch
  *             goes through the type's gemm where there is one, which gives the same bits as its dot.
  *             What follows rows of the result, a gate or a sum, their thread does at once.
  *             A weight type without a dot, and every type on an exact device, is dequantised row by row into the thread's own line
@@ -25,6 +25,9 @@
 
 enum {
     ROPE_PAIRS = 128,     /* most pairs of a head whose rotation is kept for the batch; more are computed anew each time */
+    GRAIN_BYTES = 32768,  /* of weights that a thread takes at a time: two microseconds of reading, fifty times what the taking costs */
+    GRAIN_ROWS = 32,      /* takings are of so many rows or a multiple: whole strips of every gemm */
+    GRAINS_A_THREAD = 8,  /* in a batch, which passes all its activations by each taking */
     BLOCK_BYTES = 16384,  /* of weight rows that stay in the first cache while tiles of activations pass */
     HUGE_FROM_BYTES = 1 << 25, /* blocks from here on are asked to be of huge pages; smaller ones would grow by too much */
 };
@@ -268,6 +271,13 @@ static void matmul_part(void *arg, int lo, int hi, int thread) {
     }
 }
 
+/* Units that a thread takes at a time of work on `bytes` of weights with n rows of activations. */
+static int grain_of(const struct cpu *c, int units, uint64_t bytes, int n) {
+    uint64_t grain = (uint64_t)GRAIN_BYTES * (uint64_t)units / bytes;
+    if (n >= FO_GEMM_FROM) grain = (uint64_t)units / (uint64_t)fo_pool_threads(c->pool) / GRAINS_A_THREAD;
+    return (int)(grain / GRAIN_ROWS + 1) * GRAIN_ROWS;
+}
+
 /* One conversion and one pass over all matrices that take it. */
 static void matmul_of(struct cpu_stream *cs, const struct fo_fused *f, enum fo_dtype kind, const struct fo_tensor *const *w, int n_w, const float *x, int n,
                       float *const *y) {
@@ -287,7 +297,8 @@ static void matmul_of(struct cpu_stream *cs, const struct fo_fused *f, enum fo_d
         run(c, quant_part, &q, n, (uint64_t)n * (uint64_t)k * sizeof(float));
     }
     struct matmul_job job = { .cpu = c, .s = cs, .f = f, .w = w, .y = y, .n_w = n_w, .n = n, .act = act };
-    run(c, matmul_part, &job, f->gated ? units / 2 : units, bytes * (uint64_t)n);
+    if (f->gated) units /= 2;
+    share(c, matmul_part, &job, units, grain_of(c, units, bytes, n), bytes * (uint64_t)n);
 }
 
 static int cpu_matmul_fused(struct fo_stream *s, const struct fo_fused *f, const struct fo_tensor *const *w, int n_w, const float *x, int n,

@@ -46,6 +46,14 @@ static inline void run(struct cpu *c, fo_pool_fn *fn, void *arg, int units, uint
         fo_pool_run(c->pool, fn, arg, units);
 }
 
+/* Units that any thread may take, `grain` at a time. */
+static inline void share(struct cpu *c, fo_pool_fn *fn, void *arg, int units, int grain, uint64_t bytes) {
+    if (units <= 1 || bytes < WORTH_BYTES)
+        fn(arg, 0, units, 0);
+    else
+        fo_pool_share(c->pool, fn, arg, units, grain);
+}
+
 /* Slots of the device in attend.c: see ops.h. */
 int fo_cpu_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const float *k, const float *v, const struct fo_attn_batch *b, int layer,
                     struct fo_err *e);

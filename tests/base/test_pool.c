@@ -128,6 +128,46 @@ static void many_jobs_follow_each_other_without_a_gap(void **state) {
     }
 }
 
+/* The other thread holds what it took until all the rest is done. */
+struct held {
+    struct job j;
+    atomic_int done;
+};
+
+static void held_back(void *arg, int lo, int hi, int thread) {
+    struct held *h = arg;
+    for (int ms = 0; thread > 0 && atomic_load(&h->done) < 190 && ms < 10000; ms++) sleep_ms(1);
+    hit(&h->j, lo, hi, thread);
+    atomic_fetch_add(&h->done, hi - lo);
+}
+
+static void shared_units_go_once_each_to_whoever_is_free(void **state) {
+    (void)state;
+    static const int units[] = { 1, 2, 3, 31, 64, 100, 257 }, grains[] = { 0, 1, 7, 32, 256, 1000 };
+    for (int n = 1; n <= 4; n++) {
+        struct fo_pool *p = pool_of(n);
+        for (size_t k = 0; k < sizeof units / sizeof *units; k++)
+            for (size_t g = 0; g < sizeof grains / sizeof *grains; g++) {
+                struct job j = { .n_threads = n };
+                int grain = grains[g] ? grains[g] : 1;
+                fo_pool_share(p, hit, &j, units[k], grains[g]);
+                for (int i = 0; i < 257; i++) assert_int_equal(j.hits[i], i < units[k]);
+                for (int i = 0; i < units[k]; i++) assert_int_equal(j.by[i], j.by[i / grain * grain]);
+            }
+        struct job none = { 0 };
+        fo_pool_share(p, hit, &none, 0, 4);
+        assert_int_equal(none.hits[0], 0);
+        fo_pool_free(p);
+    }
+    struct fo_pool *p = pool_of(2);
+    struct held h = { 0 };
+    fo_pool_share(p, held_back, &h, 200, 10);
+    int by_other = 0;
+    for (int i = 0; i < 200; i++) assert_int_equal(h.j.hits[i], 1), by_other += h.j.by[i];
+    assert_true(by_other <= 10); /* one taking, or none */
+    fo_pool_free(p);
+}
+
 static void workers_wake_from_sleep(void **state) {
     (void)state;
     struct fo_pool *p = pool_of(4);
@@ -344,6 +384,7 @@ int main(void) {
         cmocka_unit_test(the_split_depends_on_nothing_but_the_counts),
         cmocka_unit_test(a_join_that_was_held_up_sends_the_caller_into_solo_for_a_while),
         cmocka_unit_test(many_jobs_follow_each_other_without_a_gap),
+        cmocka_unit_test(shared_units_go_once_each_to_whoever_is_free),
         cmocka_unit_test(workers_wake_from_sleep),
         cmocka_unit_test(an_idle_pool_burns_nothing),
         cmocka_unit_test(several_callers_take_turns),
