@@ -88,14 +88,6 @@ static void quant_q8_k(const float *x, int64_t k, struct fo_act_q8_k out) {
 
 /* --- floats -------------------------------------------------------------------------------------------------------------------- */
 
-enum float_kind { F32, F16, BF16 };
-
-INLINE __m256 load8(const unsigned char *w, int64_t i, const enum float_kind kind) {
-    if (kind == F32) return _mm256_loadu_ps((const float *)(const void *)w + i);
-    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(w + i * 2));
-    return kind == F16 ? _mm256_cvtph_ps(h) : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-}
-
 /* Elements 8i.. go to one of two accumulators in turn; what is left of a row below 8 elements goes there from a padded copy. */
 INLINE void dot_floats(const enum float_kind kind, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t,
                        float *y, size_t y_stride, const int T) {
@@ -114,18 +106,18 @@ INLINE void dot_floats(const enum float_kind kind, const unsigned char *w, size_
         int64_t i = 0;
         for (; i + 16 <= k; i += 16) {
             ahead(w + i * size);
-            __m256 v = load8(w, i, kind), u = load8(w, i + 8, kind);
+            __m256 v = load_floats(w, i, kind), u = load_floats(w, i + 8, kind);
             EACH(STEP_A)
             EACH(STEP_B)
         }
         if (i < whole) {
-            __m256 v = load8(w, i, kind);
+            __m256 v = load_floats(w, i, kind);
             EACH(STEP_A)
         }
         if (whole < k) {
             unsigned char rest[32] = { 0 };
             memcpy(rest, w + whole * size, (size_t)((k - whole) * size));
-            __m256 v = load8(rest, 0, kind);
+            __m256 v = load_floats(rest, 0, kind);
             EACH(LAST)
         }
         EACH(OUT)
@@ -429,6 +421,7 @@ bool fo_cpu_avx2(struct fo_cpu_kernels *k) {
     fo_cpu_avx2_k(k);
     fo_cpu_avx2_iq(k);
     fo_cpu_avx2_gemm(k);
+    fo_cpu_avx2_gemm_f(k);
     fo_cpu_avx2_rows(k);
     return true;
 }

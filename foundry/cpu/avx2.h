@@ -22,6 +22,15 @@ INLINE float fold(__m256 v) {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
+enum float_kind { F32, F16, BF16 };
+
+/* Eight weights from the i-th on, as floats. */
+INLINE __m256 load_floats(const unsigned char *w, int64_t i, const enum float_kind kind) {
+    if (kind == F32) return _mm256_loadu_ps((const float *)(const void *)w + i);
+    __m128i h = _mm_loadu_si128((const __m128i *)(const void *)(w + i * 2));
+    return kind == F16 ? _mm256_cvtph_ps(h) : _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+}
+
 INLINE float half_to_f32(uint16_t h) {
     return _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(h)));
 }

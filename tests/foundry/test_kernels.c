@@ -351,6 +351,11 @@ static void dots_agree_with_the_reference(void **state) {
                 check_dot(&overlays[o], (enum fo_dtype)type, k, 1 + k / block % 5, (int)(1 + k / block % 4), 0, 0);
             if (overlays[o].k.gemm[type])
                 for (int64_t rows = 1; rows < 40; rows += 5) check_dot(&overlays[o], (enum fo_dtype)type, block > 64 ? 768 : 480, rows, (int)(rows % 9 + 1), 1, 0);
+            if (overlays[o].k.gemm[type] && block == 1) { /* every part of a strip, of its pieces and of its tokens left over */
+                for (int n = 1; n <= 40; n++) check_dot(&overlays[o], (enum fo_dtype)type, n % 2 ? 72 : 100, 1 + n * 7 % 19, n, n % 3, 0);
+                for (int64_t k = 1296; k <= 1312; k++) check_dot(&overlays[o], (enum fo_dtype)type, k, 9, 7, 0, 0);
+                check_dot(&overlays[o], (enum fo_dtype)type, 1307, 5, FO_GEMM_TOKENS + 4, 0, 0);
+            }
             for (int flavour = 0; flavour < N_FLAVOURS; flavour++) check_dot(&overlays[o], (enum fo_dtype)type, block > 64 ? 1024 : 352 / block * block, 5, 4, flavour, 0);
             for (int extreme = 1; extreme < N_BYTES; extreme++)
                 for (int minus = 0; minus < 2; minus++)
