@@ -92,13 +92,6 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
 DOT_SLOT(dot_q4_0, dot_nibbles, false)
 DOT_SLOT(dot_q4_1, dot_nibbles, true)
 
-/* Sums of the lanes of eight vectors of integers, one a lane in their order. */
-INLINE __m256 sums_of_eight(__m256i a, __m256i b, __m256i c, __m256i d, __m256i e, __m256i f, __m256i g, __m256i h) {
-    __m256i abcd = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d)); /* of the low half, then of the high one */
-    __m256i efgh = _mm256_hadd_epi32(_mm256_hadd_epi32(e, f), _mm256_hadd_epi32(g, h));
-    return _mm256_cvtepi32_ps(_mm256_add_epi32(_mm256_permute2x128_si256(abcd, efgh, 0x20), _mm256_permute2x128_si256(abcd, efgh, 0x31)));
-}
-
 /* Q8_0, a block a half register: |w| by x with the sign of w; eight blocks folded to one integer each, as in avx2.c. */
 INLINE void dot_bytes(const bool eight, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                       size_t y_stride, const int T) {
@@ -118,7 +111,7 @@ INLINE void dot_bytes(const bool eight, const unsigned char *w, size_t w_row_byt
 #define GROUP(n)                                                                                                                         \
     if (n < T) {                                                                                                                         \
         BLOCK(n, 0) BLOCK(n, 1) BLOCK(n, 2) BLOCK(n, 3) BLOCK(n, 4) BLOCK(n, 5) BLOCK(n, 6) BLOCK(n, 7)                                  \
-        f##n = _mm256_fmadd_ps(sums_of_eight(s0, s1, s2, s3, s4, s5, s6, s7), _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);      \
+        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(eight_sums(s0, s1, s2, s3, s4, s5, s6, s7)), _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);      \
     }
 #define HALF(i) ((short)p[b + ((i) < left ? (i) : left - 1)].d)
 #define SCALES _mm256_cvtph_ps(_mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7)))
@@ -292,6 +285,7 @@ bool fo_cpu_avx512(struct fo_cpu_kernels *k) {
     k->dot[FO_Q6_K] = dot_q6_k;
     fo_cpu_avx512_legacy(k);
     fo_cpu_avx512_k(k);
+    fo_cpu_avx512_gemm(k);
     return true;
 }
 #else

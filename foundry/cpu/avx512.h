@@ -6,6 +6,7 @@
 #define HAS_AVX512
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #ifdef FO_EMULATE_AVX512
 #define INLINE static __attribute__((noinline, unused)) /* an emulated instruction is dozens of lines: one copy of each template will do */
@@ -20,6 +21,10 @@ INLINE __m512i load(const void *p) {
 
 INLINE __m256i load32(const void *p) {
     return _mm256_loadu_si256(p);
+}
+
+INLINE __m128i load16(const void *p) {
+    return _mm_loadu_si128(p);
 }
 
 /* 32 bytes from each of two places. */
@@ -54,11 +59,28 @@ INLINE __m128 sums_of(__m512i s, __m128i m) {
     return _mm_cvtepi32_ps(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4E)));
 }
 
+/* Sums of the lanes of eight vectors of integers, one a lane in their order. */
+INLINE __m256i eight_sums(__m256i a, __m256i b, __m256i c, __m256i d, __m256i e, __m256i f, __m256i g, __m256i h) {
+    __m256i abcd = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d)); /* of the low half, then of the high one */
+    __m256i efgh = _mm256_hadd_epi32(_mm256_hadd_epi32(e, f), _mm256_hadd_epi32(g, h));
+    return _mm256_add_epi32(_mm256_permute2x128_si256(abcd, efgh, 0x20), _mm256_permute2x128_si256(abcd, efgh, 0x31));
+}
+
 /* Sixteen sums, two a block in the order 0 0 4 4 1 1 5 5 2 2 6 6 3 3 7 7, to one a block in theirs. */
 INLINE __m256 sums_of_blocks(__m512i s) {
     __m256i a = _mm512_castsi512_si256(s), b = _mm512_extracti64x4_epi64(s, 1); /* 0 0 4 4 1 1 5 5, 2 2 6 6 3 3 7 7 */
     __m256i h = _mm256_hadd_epi32(a, b);                                         /* 0 4 2 6 1 5 3 7 */
     return _mm256_cvtepi32_ps(_mm256_permutevar8x32_epi32(h, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7)));
+}
+
+/* The sixteen scales of Q3_K: fo_q3_k_scale - 32 for all at once. */
+INLINE __m128i scales_q3_k(const uint8_t packed[12]) {
+    int top;
+    memcpy(&top, packed + 8, sizeof top);
+    __m128i low = _mm_loadl_epi64((const __m128i *)(const void *)packed);
+    low = _mm_and_si128(_mm_unpacklo_epi64(low, _mm_srli_epi16(low, 4)), _mm_set1_epi8(15));
+    __m128i high = _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi32(top), _mm_setr_epi32(0, 2, 4, 6)), _mm_set1_epi8(3));
+    return _mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32));
 }
 
 /* Rotations of the high bits to where they belong, one for each half. */

@@ -9,25 +9,11 @@
 #include "foundry/cpu/tile.h"
 #include "foundry/quant.h"
 
-INLINE __m128i load16(const void *p) {
-    return _mm_loadu_si128(p);
-}
-
 /* Words 2 r, 2 r + 1, 2 r + 8 and 2 r + 9 of the sixteen scales, eight times each: quarter r of both halves of a block. */
 INLINE __m512i quarter_scales(int r) {
     int16_t lane[32];
     for (int l = 0; l < 32; l++) lane[l] = (int16_t)(2 * r + l / 8 % 2 + l / 16 * 8);
     return load(lane);
-}
-
-/* See avx2_k.c. */
-INLINE __m256i scales_q3_k(const uint8_t packed[12]) {
-    int top;
-    memcpy(&top, packed + 8, sizeof top);
-    __m128i low = _mm_loadl_epi64((const __m128i *)(const void *)packed);
-    low = _mm_and_si128(_mm_unpacklo_epi64(low, _mm_srli_epi16(low, 4)), _mm_set1_epi8(15));
-    __m128i high = _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi32(top), _mm_setr_epi32(0, 2, 4, 6)), _mm_set1_epi8(3));
-    return _mm256_cvtepi8_epi16(_mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32)));
 }
 
 /* The 64 bytes of a block are one register: quarter r of both halves at once. */
@@ -75,7 +61,7 @@ INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_
             __m512i v = load(three ? three_k->qs : two_k->qs), h = v;
             int halves = 0; /* d, dmin */
             if (three) {
-                words = mins = scales_q3_k(three_k->scales), h = _mm512_broadcast_i64x4(load32(three_k->hmask));
+                words = mins = _mm256_cvtepi8_epi16(scales_q3_k(three_k->scales)), h = _mm512_broadcast_i64x4(load32(three_k->hmask));
                 memcpy(&halves, &three_k->d, sizeof three_k->d);
             } else {
                 __m128i both = load16(two_k->scales), nibble = _mm_set1_epi8(15);

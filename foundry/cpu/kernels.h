@@ -101,8 +101,8 @@ typedef void fo_gemm_fn(const unsigned char *w, size_t w_row_bytes, int64_t n_ro
 
 enum {
     FO_GEMM_FROM = 6,            /* from so many rows of activations on, unpacking the weights for a batch pays, if the type has no other number */
-    FO_GEMM_TOKENS = 128,        /* most rows of activations that a gemm of avx2 serves with one unpacking of the weights */
-    FO_GEMM_FIXED_BYTES = 90112, /* of scratch, */
+    FO_GEMM_TOKENS = 128,        /* most rows of activations that a gemm of avx2 or avx512 serves with one unpacking of the weights */
+    FO_GEMM_FIXED_BYTES = 151552, /* of scratch, */
     FO_GEMM_BYTES = 8832         /* and for every 256 columns */
 };
 
@@ -154,6 +154,8 @@ void fo_cpu_avx2_attn(struct fo_attn_kernels *k);
 bool fo_cpu_avx512(struct fo_cpu_kernels *k);
 void fo_cpu_avx512_legacy(struct fo_cpu_kernels *k); /* the parts of fo_cpu_avx512, likewise */
 void fo_cpu_avx512_k(struct fo_cpu_kernels *k);
+void fo_cpu_avx512_gemm(struct fo_cpu_kernels *k);
+void fo_cpu_avx512_gemm_k(struct fo_cpu_kernels *k);
 bool fo_cpu_neon(struct fo_cpu_kernels *k);
 void fo_cpu_neon_rows(struct fo_cpu_kernels *k); /* the parts of fo_cpu_neon in neon_rows.c and so on */
 void fo_cpu_neon_attn(struct fo_attn_kernels *k);

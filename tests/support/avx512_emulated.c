@@ -28,19 +28,43 @@ static inline __m512 emulated_cvtepi32_ps(__m512i v) {
     return _mm512_loadu_ps(f);
 }
 
+static inline __m512i emulated_cvtepi8_epi32(__m128i v) {
+    int8_t i[16];
+    int32_t w[16];
+    _mm_storeu_si128((__m128i *)(void *)i, v);
+    for (int l = 0; l < 16; l++) w[l] = i[l];
+    return _mm512_loadu_si512(w);
+}
+
+static inline __m512i emulated_cvtepi16_epi32(__m256i v) {
+    int16_t i[16];
+    int32_t w[16];
+    _mm256_storeu_si256((__m256i *)(void *)i, v);
+    for (int l = 0; l < 16; l++) w[l] = i[l];
+    return _mm512_loadu_si512(w);
+}
+
 #undef _mm512_maskz_loadu_epi8
 #undef _mm512_cvtph_ps
 #undef _mm512_cvtepi32_ps
+#undef _mm512_cvtepi8_epi32
+#undef _mm512_cvtepi16_epi32
 #define _mm512_maskz_loadu_epi8 emulated_maskz_loadu_epi8
 #define _mm512_cvtph_ps emulated_cvtph_ps
 #define _mm512_cvtepi32_ps emulated_cvtepi32_ps
+#define _mm512_cvtepi8_epi32 emulated_cvtepi8_epi32
+#define _mm512_cvtepi16_epi32 emulated_cvtepi16_epi32
 
 #define FO_EMULATE_AVX512
 #define fo_cpu_avx512 fo_cpu_avx512_emulated
 #define fo_cpu_avx512_legacy fo_cpu_avx512_legacy_emulated
 #define fo_cpu_avx512_k fo_cpu_avx512_k_emulated
+#define fo_cpu_avx512_gemm fo_cpu_avx512_gemm_emulated
+#define fo_cpu_avx512_gemm_k fo_cpu_avx512_gemm_k_emulated
 #include "foundry/cpu/avx512.c"
 #include "foundry/cpu/avx512_k.c"
+#include "foundry/cpu/avx512_gemm.c"
+#include "foundry/cpu/avx512_gemm_k.c"
 #include "foundry/cpu/avx512_legacy.c"
 #else
 bool fo_cpu_avx512_emulated(struct fo_cpu_kernels *k) {
