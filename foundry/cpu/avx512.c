@@ -1,6 +1,6 @@
 /* Quantised dots for AVX-512 F, BW, DQ, VL, VNNI and VBMI (Ice Lake, Zen 4 and later), on top of avx2.c, whose rules hold here too: one row
  * at a time, named accumulators, one fold a row, the same operations on a row of activations alone or in a tile. Floats are added in the
- * order of the dots of AVX2, bit for bit (sums of products are integers, exact in any order), so that its strips serve batches here too.
+ * order of the dots of AVX2, bit for bit (sums of products are integers, exact in any order), so that AVX2's dots of floats and strips serve beside them.
  *
  * The tests also compile this file for CPUs without AVX-512, against an emulation (FO_EMULATE_AVX512), so that every slot is compared with
  * the reference wherever they run. */
