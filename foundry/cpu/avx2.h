@@ -60,8 +60,8 @@ INLINE void ahead(const void *p) {
 }
 
 /* Scales of eight blocks `size` bytes apart, as floats in the order of the blocks. Scale i is word i of the sixteen bytes that begin i words
- * before it, so a blend with each of them gathers all: half the operations of inserting words. A last group of fewer takes the missing ones
- * from its last block, so that nothing past the row is read; the activations' padding, 0, cancels them. */
+ * before it, so a blend with each of them gathers all: half the operations of inserting words. A last group has zeros for the missing ones,
+ * which the activations' padding, 0, does not make NaN as it would an infinity. */
 INLINE __m256 scales8(const unsigned char *p, const int size, const int n) {
     if (n == 8) {
 #define WITH(v, i) _mm_blend_epi16(v, load16(p + (i) * (size - 2)), 1 << (i))
@@ -69,14 +69,14 @@ INLINE __m256 scales8(const unsigned char *p, const int size, const int n) {
         return _mm256_cvtph_ps(_mm_blend_epi16(even, odd, 0xAA));
 #undef WITH
     }
-#define HALF(i) (*(const short *)(const void *)(p + ((i) < n ? (i) : n - 1) * size))
+#define HALF(i) ((i) < n ? *(const short *)(const void *)(p + (i)*size) : (short)0)
     return _mm256_cvtph_ps(_mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7)));
 #undef HALF
 }
 
 /* The same for scales and mins that lie together (Q4_1, Q5_1): half as many inserts. */
 INLINE void scales_mins8(const unsigned char *p, const int size, const int n, __m256 *ret_d, __m256 *ret_m) {
-#define BOTH(i) (*(const int *)(const void *)(p + ((i) < n ? (i) : n - 1) * size))
+#define BOTH(i) ((i) < n ? *(const int *)(const void *)(p + (i)*size) : 0)
     const __m128i apart = _mm_setr_epi8(0, 1, 4, 5, 8, 9, 12, 13, 2, 3, 6, 7, 10, 11, 14, 15);
     __m128i a = _mm_shuffle_epi8(_mm_setr_epi32(BOTH(0), BOTH(1), BOTH(2), BOTH(3)), apart);
     __m128i b = _mm_shuffle_epi8(_mm_setr_epi32(BOTH(4), BOTH(5), BOTH(6), BOTH(7)), apart);

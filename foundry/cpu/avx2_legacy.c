@@ -19,7 +19,7 @@ INLINE __m256i values16(const int8_t values[16]) {
 
 /* 2^(e - 128) of eight blocks of MXFP4, made as bits: exponents 0 and 1 are subnormal floats. Missing blocks as in scales8. */
 INLINE __m256 powers8(const unsigned char *p, const int n) {
-#define E(i) (char)p[((i) < n ? (i) : n - 1) * (int)sizeof(struct fo_block_mxfp4)]
+#define E(i) (char)((i) < n ? p[(i) * (int)sizeof(struct fo_block_mxfp4)] : 0)
     __m256i e = _mm256_cvtepu8_epi32(_mm_setr_epi8(E(0), E(1), E(2), E(3), E(4), E(5), E(6), E(7), 0, 0, 0, 0, 0, 0, 0, 0));
 #undef E
     const __m256i one = _mm256_set1_epi32(1);

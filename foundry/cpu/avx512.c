@@ -113,7 +113,7 @@ INLINE void dot_bytes(const bool eight, const unsigned char *w, size_t w_row_byt
         BLOCK(n, 0) BLOCK(n, 1) BLOCK(n, 2) BLOCK(n, 3) BLOCK(n, 4) BLOCK(n, 5) BLOCK(n, 6) BLOCK(n, 7)                                  \
         f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(eight_sums(s0, s1, s2, s3, s4, s5, s6, s7)), _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);      \
     }
-#define HALF(i) ((short)p[b + ((i) < left ? (i) : left - 1)].d)
+#define HALF(i) ((i) < left ? (short)p[b + (i)].d : (short)0)
 #define SCALES _mm256_cvtph_ps(_mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7)))
 #define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(f##n);
         EACH(ZERO)

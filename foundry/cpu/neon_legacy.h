@@ -2,7 +2,8 @@
  *
  * Four blocks at a time: each block's sum stays an integer until four of them share a register, so they take one conversion and one product
  * with their scales. Mins (Q4_1, Q5_1) and the offset of Q4_0 are one product with the activations' s. A last group of fewer blocks takes the
- * missing ones from the row's last block, so that nothing past the row is read; the activations' padding, 0, cancels them. */
+ * quants that are missing from the row's last block, so that nothing past the row is read, and zero for their scales: the activations' padding,
+ * 0, cancels the ones and would make an infinite one of the others NaN. */
 #pragma once
 #if defined(__aarch64__)
 #include "foundry/cpu/neon.h"
@@ -73,6 +74,9 @@ INLINE int32x4_t fold4(int32x4_t a, int32x4_t b, int32x4_t c, int32x4_t d) {
     return vpaddq_s32(vpaddq_s32(a, b), vpaddq_s32(c, d));
 }
 
+/* The scale and min of a block that a last group lacks. */
+static const unsigned char none[4];
+
 INLINE void dot_legacy(const enum fo_dtype type, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t,
                        float *y, size_t y_stride, const int T) {
     const int size = block_bytes(type), n_blocks = (int)(a->k / FO_QK);
@@ -97,7 +101,8 @@ INLINE void dot_legacy(const enum fo_dtype type, const unsigned char *w, size_t 
             const unsigned char *const p[4] = { first, first + (last < 1 ? last : 1) * size, first + (last < 2 ? last : 2) * size,
                                                 first + (last < 3 ? last : 3) * size };
             struct bytes32 q0 = quants(type, p[0]), q1 = quants(type, p[1]), q2 = quants(type, p[2]), q3 = quants(type, p[3]);
-            float32x4_t m, d = scales(type, p, &m);
+            const unsigned char *const scaled[4] = { p[0], last < 1 ? none : p[1], last < 2 ? none : p[2], last < 3 ? none : p[3] };
+            float32x4_t m, d = scales(type, scaled, &m);
             EACH(MAC)
         }
         EACH(OUT)

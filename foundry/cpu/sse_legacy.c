@@ -1,8 +1,9 @@
 /* Dots with the types of 32 elements a scale, for SSSE3 and SSE4.1, and NVFP4 with a scale a 16.
  *
  * Four blocks at a time: each block's sum stays an integer until four of them share a register, so that they take one conversion and one product
- * with their scales; lane i of a row's sum has blocks i, i + 4, i + 8... A last group of fewer blocks takes the missing ones from the row's last
- * block, so that nothing past the row is read; the activations' padding, 0, cancels them.
+ * with their scales; lane i of a row's sum has blocks i, i + 4, i + 8... A last group of fewer blocks takes the quants that are
+ * missing from the row's last block, so that nothing past the row is read, and zero for their scales: the activations' padding, 0, cancels
+ * the ones and would make an infinite one of the others NaN.
  *
  * pmaddubsw adds two products u8 * s8 in 16 bits, saturating; how far sums of products can stay there:
  *
@@ -119,6 +120,9 @@ INLINE __m128 fold4(const enum fo_dtype type, __m128i a, __m128i b, __m128i c, _
 #undef PAIR
 }
 
+/* The scale and min of a block that a last group lacks. */
+static const unsigned char none[4];
+
 INLINE void dot_legacy(const enum fo_dtype type, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                        size_t y_stride, const int T) {
     const int size = block_bytes(type), n_blocks = (int)(a->k / FO_QK), rest = n_blocks % 4;
@@ -149,7 +153,7 @@ INLINE void dot_legacy(const enum fo_dtype type, const unsigned char *w, size_t 
         EACH(SUMS)                                                                                                                       \
         BLOCK(0, last) BLOCK(1, last) BLOCK(2, last) BLOCK(3, last)                                                                      \
         __m128 m = _mm_setzero_ps();                                                                                                     \
-        __m128 d = scales4(type, p, p + ((last) < 1 ? (last) : 1) * size, p + ((last) < 2 ? (last) : 2) * size, p + (last)*size, &m);    \
+        __m128 d = scales4(type, p, (last) < 1 ? none : p + size, (last) < 2 ? none : p + 2 * size, (last) < 3 ? none : p + 3 * size, &m); \
         EACH(ADD)                                                                                                                        \
     }
 #define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);
