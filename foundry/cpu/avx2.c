@@ -214,13 +214,6 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
 DOT_SLOT(dot_q4_0, dot_nibbles, false)
 DOT_SLOT(dot_q4_1, dot_nibbles, true)
 
-/* Sums of the lanes of eight vectors of integers, one a lane in their order. */
-INLINE __m256i fold8(__m256i a, __m256i b, __m256i c, __m256i d, __m256i e, __m256i f, __m256i g, __m256i h) {
-    __m256i abcd = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d)); /* a b c d of the low half, then of the high one */
-    __m256i efgh = _mm256_hadd_epi32(_mm256_hadd_epi32(e, f), _mm256_hadd_epi32(g, h));
-    return _mm256_add_epi32(_mm256_permute2x128_si256(abcd, efgh, 0x20), _mm256_permute2x128_si256(abcd, efgh, 0x31));
-}
-
 /* Q8_0: |w| by x with the sign of w. Eight blocks are folded to one integer each, so that they take one conversion and one product with
  * their scales. A last group of fewer blocks has zeros for those that are missing. */
 INLINE void dot_bytes(const bool eight, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
@@ -246,7 +239,7 @@ INLINE void dot_bytes(const bool eight, const unsigned char *w, size_t w_row_byt
     if (n < T) {                                                                                                                         \
         const int8_t *x = x##n.q + b * 32;                                                                                               \
         BLOCK(x, 0) BLOCK(x, 1) BLOCK(x, 2) BLOCK(x, 3) BLOCK(x, 4) BLOCK(x, 5) BLOCK(x, 6) BLOCK(x, 7)                                  \
-        __m256 sum = _mm256_cvtepi32_ps(fold8(s0, s1, s2, s3, s4, s5, s6, s7));                                                          \
+        __m256 sum = _mm256_cvtepi32_ps(sums_of_eight(s0, s1, s2, s3, s4, s5, s6, s7));                                                          \
         f##n = _mm256_fmadd_ps(sum, _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);                                                \
     }
 #define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);

@@ -1,25 +1,10 @@
 /* What the files of the AVX2 overlay share. Nothing where the compiler does not make AVX2, FMA and F16C. */
 #pragma once
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include <immintrin.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <string.h>
-
-#define INLINE static inline __attribute__((always_inline))
+#include "foundry/cpu/avx.h"
 
 INLINE __m256i load(const void *p) {
     return _mm256_loadu_si256(p);
-}
-
-INLINE __m128i load16(const void *p) {
-    return _mm_loadu_si128(p);
-}
-
-INLINE float fold(__m256 v) {
-    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
-    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
-    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
 
 enum float_kind { F32, F16, BF16 };
@@ -54,11 +39,6 @@ INLINE __m256 exp8(__m256 x) {
     return _mm256_andnot_ps(zero, _mm256_mul_ps(p, _mm256_castsi256_ps(two_n)));
 }
 
-/* The next page of the stream: compute hides the latency that the hardware's own prefetcher, stopping at 4 KiB, leaves. */
-INLINE void ahead(const void *p) {
-    _mm_prefetch((const char *)p + 4096, _MM_HINT_T0);
-}
-
 /* Scales of eight blocks `size` bytes apart, as floats in the order of the blocks. Scale i is word i of the sixteen bytes that begin i words
  * before it, so a blend with each of them gathers all: half the operations of inserting words. A last group has zeros for the missing ones,
  * which the activations' padding, 0, does not make NaN as it would an infinity. */
@@ -83,23 +63,6 @@ INLINE void scales_mins8(const unsigned char *p, const int size, const int n, __
     *ret_d = _mm256_cvtph_ps(_mm_unpacklo_epi64(a, b));
     *ret_m = _mm256_cvtph_ps(_mm_unpackhi_epi64(a, b));
 #undef BOTH
-}
-
-/* The sums of s and of m in lanes 0 and 1, as floats. */
-INLINE __m128 sums_of(__m256i s, __m128i m) {
-    __m128i h = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
-    h = _mm_add_epi32(_mm_unpacklo_epi32(h, m), _mm_unpackhi_epi32(h, m)); /* s m s m */
-    return _mm_cvtepi32_ps(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4E)));
-}
-
-/* The sixteen scales of Q3_K: fo_q3_k_scale - 32 for all at once. */
-INLINE __m128i scales_q3_k(const uint8_t packed[12]) {
-    int top;
-    memcpy(&top, packed + 8, sizeof top);
-    __m128i low = _mm_loadl_epi64((const __m128i *)(const void *)packed);
-    low = _mm_and_si128(_mm_unpacklo_epi64(low, _mm_srli_epi16(low, 4)), _mm_set1_epi8(15));
-    __m128i high = _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi32(top), _mm_setr_epi32(0, 2, 4, 6)), _mm_set1_epi8(3));
-    return _mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32));
 }
 
 /* Scales of sub-blocks 2j and 2j + 1 (of 16), eight words each: `half` holds words 0..7 or 8..15 of the scales in both halves. */

@@ -10,11 +10,8 @@
  * for every row and token, folded in the same way. A piece of a strip that stays in the first cache is unpacked and all tokens pass it, a
  * class at a time; meanwhile their sums wait in scratch. */
 #include "foundry/cpu/avx2_strip.h"
-#include "foundry/cpu/kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include "foundry/quant.h"
-
 enum { CLASSES = 8, NIBBLE_BLOCKS = 32, BYTE_BLOCKS = 16 /* blocks of a piece, whole rounds of classes */ };
 
 /* Sixteen rows of a block: q[4 columns][row][column]. */
@@ -65,14 +62,6 @@ INLINE __m256i fifths_of(__m256i words, const int quad) {
     return _mm256_and_si256(_mm256_cmpeq_epi8(_mm256_and_si256(v, bit), bit), _mm256_set1_epi8(16));
 }
 
-/* 2^(e - 128) of sixteen rows: see powers8 in avx2_legacy.c. */
-INLINE void put_powers(const struct strip *s, size_t at, float to[ROWS]) {
-    for (int r = 0; r < ROWS; r++) {
-        uint32_t e = s->row[r][at], bits = e > 1 ? (e - 1) << 23 : 0x00200000u << e;
-        memcpy(&to[r], &bits, sizeof bits);
-    }
-}
-
 /* Block `at` bytes into each row. */
 INLINE void unpack_nibbles(const enum fo_dtype type, const struct strip *s, size_t at, const int size, struct nibbles *out) {
     const bool mins = type == FO_Q4_1 || type == FO_Q5_1;
@@ -89,7 +78,7 @@ INLINE void unpack_nibbles(const enum fo_dtype type, const struct strip *s, size
         }
     }
     if (type == FO_MXFP4)
-        put_powers(s, at, out->d);
+        put_powers(s, at, out->d, ROWS);
     else
         put_halves(s, at, out->d);
     const float offset = type == FO_MXFP4 ? 1 : is_five(type) ? -16 : -8; /* of MXFP4 beside the activations' sum: its d times 12 may overflow */
@@ -205,29 +194,24 @@ INLINE void tokens_bytes(const struct bytes *w, int b, int n_blocks, const struc
 }
 
 /* Folds a token's classes. */
-INLINE void put_sums(float f[CLASSES][ROWS], float *y, int rows) {
-    _Alignas(32) float sum[ROWS];
+INLINE void put_sums(float (*sum)[CLASSES][ROWS], float *y, int rows) {
+    float(*f)[ROWS] = *sum;
+    _Alignas(32) float out[ROWS];
     for (int h = 0; h < ROWS; h += 8) {
 #define L(i) _mm256_load_ps(f[i] + h)
         __m256 even = _mm256_add_ps(_mm256_add_ps(L(0), L(4)), _mm256_add_ps(L(2), L(6)));
         __m256 odd = _mm256_add_ps(_mm256_add_ps(L(1), L(5)), _mm256_add_ps(L(3), L(7)));
-        _mm256_store_ps(sum + h, _mm256_add_ps(even, odd));
+        _mm256_store_ps(out + h, _mm256_add_ps(even, odd));
 #undef L
     }
-    memcpy(y, sum, (size_t)rows * sizeof *y);
+    memcpy(y, out, (size_t)rows * sizeof *y);
 }
 
 /* --- the slots ----------------------------------------------------------------------------------------------------------------- */
 
 /* Sums of the strip's rows for tokens [t0, t0 + n_t). */
 INLINE void strip_sums(const enum fo_dtype type, const struct strip *s, const struct fo_act *a, int t0, int n_t, struct work *k) {
-    const int size = type == FO_Q4_0     ? sizeof(struct fo_block_q4_0)
-                     : type == FO_Q4_1   ? sizeof(struct fo_block_q4_1)
-                     : type == FO_Q5_0   ? sizeof(struct fo_block_q5_0)
-                     : type == FO_Q5_1   ? sizeof(struct fo_block_q5_1)
-                     : type == FO_MXFP4  ? sizeof(struct fo_block_mxfp4)
-                     : type == FO_IQ4_NL ? sizeof(struct fo_block_iq4_nl)
-                                         : sizeof(struct fo_block_q8_0);
+    const int size = block_bytes(type);
     const int most = is_nibbles(type) ? NIBBLE_BLOCKS : BYTE_BLOCKS;
     const int all = (int)(a->k / 32);
     memset(k->sum, 0, (size_t)n_t * sizeof *k->sum);
@@ -235,7 +219,7 @@ INLINE void strip_sums(const enum fo_dtype type, const struct strip *s, const st
         const int n = all - b < most ? all - b : most;
         for (int i = 0; i < n; i++) {
             const size_t at = (size_t)(b + i) * (size_t)size;
-            strip_ahead(s, at, size);
+            strip_ahead(s, at, size, ROWS);
             if (is_nibbles(type))
                 unpack_nibbles(type, s, at, size, &k->nibbles[i]);
             else
@@ -251,27 +235,13 @@ INLINE void strip_sums(const enum fo_dtype type, const struct strip *s, const st
     }
 }
 
-#define GEMM_SLOT(name, type)                                                                                                            \
-    static void name(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int n, float *y, size_t y_stride, \
-                     void *scratch) {                                                                                                    \
-        struct work *k = scratch;                                                                                                        \
-        for (int t = 0; t < n; t += TOKENS) {                                                                                            \
-            const int n_t = n - t < TOKENS ? n - t : TOKENS;                                                                             \
-            for (int64_t r = 0; r < n_rows; r += ROWS) {                                                                                 \
-                const int rows = n_rows - r < ROWS ? (int)(n_rows - r) : ROWS;                                                           \
-                const struct strip s = strip_of(w + (size_t)r * w_row_bytes, w_row_bytes, rows);                                         \
-                strip_sums(type, &s, a, t, n_t, k);                                                                                      \
-                for (int i = 0; i < n_t; i++) put_sums(k->sum[i], y + (size_t)(t + i) * y_stride + r, rows);                             \
-            }                                                                                                                            \
-        }                                                                                                                                \
-    }
-GEMM_SLOT(gemm_q4_0, FO_Q4_0)
-GEMM_SLOT(gemm_q4_1, FO_Q4_1)
-GEMM_SLOT(gemm_q5_0, FO_Q5_0)
-GEMM_SLOT(gemm_q5_1, FO_Q5_1)
-GEMM_SLOT(gemm_q8_0, FO_Q8_0)
-GEMM_SLOT(gemm_iq4_nl, FO_IQ4_NL)
-GEMM_SLOT(gemm_mxfp4, FO_MXFP4)
+GEMM_SLOT(gemm_q4_0, FO_Q4_0, work, NOTHING, strip_sums, put_sums)
+GEMM_SLOT(gemm_q4_1, FO_Q4_1, work, NOTHING, strip_sums, put_sums)
+GEMM_SLOT(gemm_q5_0, FO_Q5_0, work, NOTHING, strip_sums, put_sums)
+GEMM_SLOT(gemm_q5_1, FO_Q5_1, work, NOTHING, strip_sums, put_sums)
+GEMM_SLOT(gemm_q8_0, FO_Q8_0, work, NOTHING, strip_sums, put_sums)
+GEMM_SLOT(gemm_iq4_nl, FO_IQ4_NL, work, NOTHING, strip_sums, put_sums)
+GEMM_SLOT(gemm_mxfp4, FO_MXFP4, work, NOTHING, strip_sums, put_sums)
 
 void fo_cpu_avx2_gemm(struct fo_cpu_kernels *k) {
     k->gemm[FO_Q4_0] = gemm_q4_0;

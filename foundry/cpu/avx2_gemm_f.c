@@ -6,11 +6,9 @@
  * It goes over its piece twice, for the one kind of sums and then for the other. Between pieces the sums wait in scratch, as floats without
  * loss. The weights are copied even where they are floats already: rows of a power of two in bytes would fall on one another in the cache. */
 #include "foundry/cpu/avx2.h"
-#include "foundry/cpu/kernels.h"
+#include "foundry/cpu/strip.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include <string.h>
-
 enum {
     ROWS = 8,
     PIECE = 640, /* most columns of a piece: with three tokens' beside them 28 KiB */
@@ -59,11 +57,11 @@ INLINE void tile(const float *w, int n, const float *x, size_t x_stride, struct 
     }
 }
 
-/* The tiles of all tokens from x on with `rows` rows of a piece. */
-INLINE void pass(const float *w, int n, int rows, const float *x, size_t x_stride, int n_t, struct sums *sum, const bool start) {
+/* The tiles of all tokens from x on with a piece. */
+INLINE void pass(const float *w, int n, const float *x, size_t x_stride, int n_t, struct sums *sum, const bool start) {
     for (int t = 0; t < n_t;) {
         const int left = n_t - t, T = left == 4 || left == 2 ? 2 : left == 1 ? 1 : 3;
-        for (int r = 0; r < rows; r += 4) {
+        for (int r = 0; r < ROWS; r += 4) {
             const float *from = x + (size_t)t * x_stride;
             if (T == 3) tile(w + r * n, n, from, x_stride, sum + t, r, start, 3);
             if (T == 2) tile(w + r * n, n, from, x_stride, sum + t, r, start, 2);
@@ -95,12 +93,12 @@ INLINE __m256 first_floats(const float *p, int n) {
     return _mm256_load_ps(v);
 }
 
-INLINE struct rest rest_of(const enum float_kind kind, const unsigned char *const row[ROWS], int64_t k) {
+INLINE struct rest rest_of(const enum float_kind kind, const struct strip *s, int64_t k) {
     const int n = (int)(k % 16), size = kind == F32 ? 4 : 2;
     struct rest rest = { .eight = n >= 8, .fewer = n % 8 != 0 };
     if (!n) return rest;
     for (int r = 0; r < ROWS; r++) {
-        const unsigned char *w = row[r] + k / 16 * 16 * size;
+        const unsigned char *w = s->row[r] + k / 16 * 16 * size;
         unsigned char last[32] = { 0 };
         if (rest.eight) rest.w[r][0] = load_floats(w, 0, kind), w += 8 * size;
         memcpy(last, w, (size_t)(n % 8 * size));
@@ -109,8 +107,8 @@ INLINE struct rest rest_of(const enum float_kind kind, const unsigned char *cons
     return rest;
 }
 
-/* A token's outputs; x are its activations from the rest on. */
-INLINE void put_sums(const struct sums *sum, const struct rest *rest, const float *x, int n, float *y, int rows) {
+/* Finishes a token's sums, into the first of them; x are its activations from the rest on. */
+INLINE void fold_sums(struct sums *sum, const struct rest *rest, const float *x, int n) {
     __m256 v[ROWS], x0 = _mm256_setzero_ps(), x1 = x0;
     if (rest->eight) x0 = _mm256_loadu_ps(x);
     if (rest->fewer) x1 = first_floats(x + n / 8 * 8, n % 8);
@@ -120,49 +118,40 @@ INLINE void put_sums(const struct sums *sum, const struct rest *rest, const floa
         if (rest->fewer) b = _mm256_fmadd_ps(rest->w[r][1], x1, b);
         v[r] = _mm256_add_ps(a, b);
     }
-    _Alignas(32) float out[ROWS];
-    _mm256_store_ps(out, fold_rows(v));
-    memcpy(y, out, (size_t)rows * sizeof *y);
+    _mm256_store_ps(sum->f[0][0], fold_rows(v));
 }
 
-/* Rows, at most ROWS, against tokens [t0, t0 + n_t). */
-INLINE void strip(const enum float_kind kind, const unsigned char *w, size_t w_row_bytes, int rows, const struct fo_act *a, int t0, int n_t, float *y,
-                  size_t y_stride, struct work *work) {
+/* Sums of the strip's rows for tokens [t0, t0 + n_t). */
+INLINE void strip_floats(const enum float_kind kind, const struct strip *s, const struct fo_act *a, int t0, int n_t, struct work *work) {
     const int64_t k = a->k, whole = k / 16 * 16;
     const size_t size = kind == F32 ? 4 : 2;
     const float *x = a->x + t0 * k;
-    const unsigned char *row[ROWS];
-    for (int r = 0; r < ROWS; r++) row[r] = w + (size_t)(r < rows ? r : rows - 1) * w_row_bytes;
     const int64_t n_pieces = (whole + PIECE - 1) / PIECE, piece = n_pieces ? (whole / 16 + n_pieces - 1) / n_pieces * 16 : 0;
     if (!whole) memset(work->sum, 0, (size_t)n_t * sizeof *work->sum);
     for (int64_t c = 0; c < whole; c += piece) {
         const int n = (int)(whole - c < piece ? whole - c : piece);
         for (int r = 0; r < ROWS; r++)
             for (int i = 0; i < n; i += 16) {
-                _mm_prefetch((const char *)row[r] + ROWS * w_row_bytes + (size_t)(c + i) * size, _MM_HINT_T1); /* the strip behind this one */
-                _mm256_store_ps(work->w + r * n + i, load_floats(row[r], c + i, kind));
-                _mm256_store_ps(work->w + r * n + i + 8, load_floats(row[r], c + i + 8, kind));
+                _mm_prefetch((const char *)s->row[r] + s->next + (size_t)(c + i) * size, _MM_HINT_T1); /* the strip behind this one */
+                _mm256_store_ps(work->w + r * n + i, load_floats(s->row[r], c + i, kind));
+                _mm256_store_ps(work->w + r * n + i + 8, load_floats(s->row[r], c + i + 8, kind));
             }
         if (c == 0)
-            pass(work->w, n, rows, x + c, (size_t)k, n_t, work->sum, true);
+            pass(work->w, n, x + c, (size_t)k, n_t, work->sum, true);
         else
-            pass(work->w, n, rows, x + c, (size_t)k, n_t, work->sum, false);
+            pass(work->w, n, x + c, (size_t)k, n_t, work->sum, false);
     }
-    const struct rest rest = rest_of(kind, row, k);
-    for (int t = 0; t < n_t; t++) put_sums(&work->sum[t], &rest, x + t * k + whole, (int)(k % 16), y + (size_t)(t0 + t) * y_stride, rows);
+    const struct rest rest = rest_of(kind, s, k);
+    for (int t = 0; t < n_t; t++) fold_sums(&work->sum[t], &rest, x + t * k + whole, (int)(k % 16));
 }
 
-#define GEMM_SLOT(name, kind)                                                                                                            \
-    static void name(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int n, float *y, size_t y_stride, \
-                     void *scratch) {                                                                                                    \
-        for (int t = 0; t < n; t += TOKENS)                                                                                              \
-            for (int64_t r = 0; r < n_rows; r += ROWS)                                                                                   \
-                strip(kind, w + (size_t)r * w_row_bytes, w_row_bytes, n_rows - r < ROWS ? (int)(n_rows - r) : ROWS, a, t,                \
-                      n - t < TOKENS ? n - t : TOKENS, y + r, y_stride, scratch);                                                        \
-    }
-GEMM_SLOT(gemm_f32, F32)
-GEMM_SLOT(gemm_f16, F16)
-GEMM_SLOT(gemm_bf16, BF16)
+INLINE void put_sums(const struct sums *sum, float *y, int rows) {
+    memcpy(y, sum->f[0][0], (size_t)rows * sizeof *y);
+}
+
+GEMM_SLOT(gemm_f32, F32, work, NOTHING, strip_floats, put_sums)
+GEMM_SLOT(gemm_f16, F16, work, NOTHING, strip_floats, put_sums)
+GEMM_SLOT(gemm_bf16, BF16, work, NOTHING, strip_floats, put_sums)
 
 void fo_cpu_avx2_gemm_f(struct fo_cpu_kernels *k) {
     k->gemm[FO_F32] = gemm_f32;

@@ -9,11 +9,8 @@
  * Q6_K and Q3_K have an offset, which is taken off at the start of such a sum: q - 32 of four steps fits, 8 * 32 * 127 = 32512, and that the
  * sum of q alone, up to 63, would not, does not matter modulo 2^16. */
 #include "foundry/cpu/avx2_strip.h"
-#include "foundry/cpu/kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include "foundry/quant.h"
-
 /* One block of a strip: q[4 columns][row][column]. Scales stand twice, one for each of the two sums of a dword; mins in pairs of
  * neighbouring sub-blocks. */
 struct super {
@@ -41,18 +38,6 @@ INLINE void put_twice(int16_t to[ROWS][2], __m128i bytes) {
     __m256i v = _mm256_permute4x64_epi64(_mm256_cvtepi8_epi16(bytes), 0xD8);
     _mm256_store_si256((__m256i *)(void *)to, _mm256_unpacklo_epi16(v, v));
     _mm256_store_si256((__m256i *)(void *)to[8], _mm256_unpackhi_epi16(v, v));
-}
-
-INLINE void put_beside(int16_t to[ROWS][2], __m128i even, __m128i odd) {
-    _mm256_store_si256((__m256i *)(void *)to, _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(even, odd)));
-    _mm256_store_si256((__m256i *)(void *)to[8], _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(even, odd)));
-}
-
-/* The eight 6-bit scales and then the eight mins of Q4_K and Q5_K: fo_q4_k_scale_min for all at once. Reads four bytes past them. */
-INLINE __m128i scales_q45_k(const void *packed) {
-    __m128i v = load16(packed); /* words a b c: the lower six bits of scales 0..3, mins 0..3, nibbles of the other scales and mins */
-    __m128i low = _mm_and_si128(_mm_srlv_epi32(_mm_shuffle_epi32(v, 0x98), _mm_setr_epi32(0, 0, 0, 4)), _mm_setr_epi32(0x3F3F3F3F, 0x0F0F0F0F, 0x3F3F3F3F, 0x0F0F0F0F));
-    return _mm_or_si128(low, _mm_and_si128(_mm_srli_epi32(_mm_shuffle_epi32(v, 0x40), 2), _mm_setr_epi32(0, 0x30303030, 0, 0x30303030)));
 }
 
 INLINE void unpack_q45_k(const bool five, const struct strip *s, size_t at, struct super *out) {
@@ -134,13 +119,8 @@ INLINE void unpack_q23_k(const bool three, const struct strip *s, size_t at, str
     put_halves(s, at + offsetof(struct fo_block_q2_k, dmin), out->d_min);
 }
 
-/* What quants in a file stand for is so much less; 0 where mins, or nothing, are subtracted instead. */
-INLINE short offset_of(const enum fo_dtype type) {
-    return type == FO_Q6_K ? 32 : type == FO_Q3_K ? 4 : 0;
-}
-
 /* What the sums of every 16 columns of a token start with: -offset times the activations that the even pairs meet, and the odd. */
-INLINE void put_starts(const struct fo_act *a, int64_t t, const short offset, int32_t *out) {
+INLINE void put_starts(const struct fo_act *a, int64_t t, const int offset, int32_t *out) {
     const int8_t *q = fo_act_q8_k(a, t).q;
     const __m256i one = _mm256_set1_epi8(1), by = _mm256_set1_epi16((short)-offset);
     for (int64_t i = 0; i < a->k; i += 32) {
@@ -232,16 +212,12 @@ INLINE void tokens_super(const struct super *w, int64_t b, const struct fo_act *
 INLINE void strip_super(const enum fo_dtype type, const struct strip *s, const struct fo_act *a, int t0, int n_t, struct work *k) {
     const bool q45 = type == FO_Q4_K || type == FO_Q5_K, q23 = type == FO_Q2_K || type == FO_Q3_K;
     const int steps = q45 ? 8 : 4, run = type == FO_Q4_K ? 8 : 4, mins = q45 ? MINS_32 : type == FO_Q2_K ? MINS_16 : NO_MINS;
-    const int size = type == FO_Q4_K   ? sizeof(struct fo_block_q4_k)
-                     : type == FO_Q5_K ? sizeof(struct fo_block_q5_k)
-                     : type == FO_Q6_K ? sizeof(struct fo_block_q6_k)
-                     : type == FO_Q3_K ? sizeof(struct fo_block_q3_k)
-                                       : sizeof(struct fo_block_q2_k);
+    const int size = block_bytes(type);
     const size_t n_starts = (size_t)a->k / 16;
     memset(k->sum, 0, (size_t)n_t * sizeof *k->sum);
     for (int64_t b = 0; b < a->k / 256; b++) {
         const size_t at = (size_t)b * (size_t)size;
-        strip_ahead(s, at, size);
+        strip_ahead(s, at, size, ROWS);
         if (q45) unpack_q45_k(type == FO_Q5_K, s, at, &k->w);
         if (q23) unpack_q23_k(type == FO_Q3_K, s, at, &k->w);
         if (type == FO_Q6_K) unpack_q6_k(s, at, &k->w);
@@ -255,27 +231,20 @@ INLINE void strip_super(const enum fo_dtype type, const struct strip *s, const s
             for (int l = 0; l < ROWS; l++) k->sum[i].f[l] -= k->sum[i].g[l];
 }
 
-#define GEMM_SLOT(name, type)                                                                                                            \
-    static void name(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int n, float *y, size_t y_stride, \
-                     void *scratch) {                                                                                                    \
-        struct work *k = scratch;                                                                                                        \
-        for (int t = 0; t < n; t += TOKENS) {                                                                                            \
-            const int n_t = n - t < TOKENS ? n - t : TOKENS;                                                                             \
-            if (offset_of(type))                                                                                                         \
-                for (int i = 0; i < n_t; i++) put_starts(a, t + i, offset_of(type), k->start + (size_t)i * (size_t)(a->k / 16));         \
-            for (int64_t r = 0; r < n_rows; r += ROWS) {                                                                                 \
-                const int rows = n_rows - r < ROWS ? (int)(n_rows - r) : ROWS;                                                           \
-                const struct strip s = strip_of(w + (size_t)r * w_row_bytes, w_row_bytes, rows);                                         \
-                strip_super(type, &s, a, t, n_t, k);                                                                                     \
-                for (int i = 0; i < n_t; i++) memcpy(y + (size_t)(t + i) * y_stride + r, k->sum[i].f, (size_t)rows * sizeof *y);         \
-            }                                                                                                                            \
-        }                                                                                                                                \
-    }
-GEMM_SLOT(gemm_q2_k, FO_Q2_K)
-GEMM_SLOT(gemm_q3_k, FO_Q3_K)
-GEMM_SLOT(gemm_q4_k, FO_Q4_K)
-GEMM_SLOT(gemm_q5_k, FO_Q5_K)
-GEMM_SLOT(gemm_q6_k, FO_Q6_K)
+INLINE void begin(const enum fo_dtype type, const struct fo_act *a, int t, int n_t, struct work *k) {
+    if (!offset_of(type)) return;
+    for (int i = 0; i < n_t; i++) put_starts(a, t + i, offset_of(type), k->start + (size_t)i * (size_t)(a->k / 16));
+}
+
+INLINE void put_sums(const struct sums *sum, float *y, int rows) {
+    memcpy(y, sum->f, (size_t)rows * sizeof *y);
+}
+
+GEMM_SLOT(gemm_q2_k, FO_Q2_K, work, begin, strip_super, put_sums)
+GEMM_SLOT(gemm_q3_k, FO_Q3_K, work, begin, strip_super, put_sums)
+GEMM_SLOT(gemm_q4_k, FO_Q4_K, work, begin, strip_super, put_sums)
+GEMM_SLOT(gemm_q5_k, FO_Q5_K, work, begin, strip_super, put_sums)
+GEMM_SLOT(gemm_q6_k, FO_Q6_K, work, begin, strip_super, put_sums)
 
 void fo_cpu_avx2_gemm_k(struct fo_cpu_kernels *k) {
     k->gemm[FO_Q2_K] = gemm_q2_k;

@@ -17,14 +17,11 @@ INLINE __m256i values16(const int8_t values[16]) {
     return _mm256_broadcastsi128_si256(load16(values));
 }
 
-/* 2^(e - 128) of eight blocks of MXFP4, made as bits: exponents 0 and 1 are subnormal floats. Missing blocks as in scales8. */
+/* The powers of eight blocks of MXFP4. Missing blocks have the least: see scales8. */
 INLINE __m256 powers8(const unsigned char *p, const int n) {
 #define E(i) (char)((i) < n ? p[(i) * (int)sizeof(struct fo_block_mxfp4)] : 0)
-    __m256i e = _mm256_cvtepu8_epi32(_mm_setr_epi8(E(0), E(1), E(2), E(3), E(4), E(5), E(6), E(7), 0, 0, 0, 0, 0, 0, 0, 0));
+    return powers(_mm256_cvtepu8_epi32(_mm_setr_epi8(E(0), E(1), E(2), E(3), E(4), E(5), E(6), E(7), 0, 0, 0, 0, 0, 0, 0, 0)));
 #undef E
-    const __m256i one = _mm256_set1_epi32(1);
-    __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23), small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
-    return _mm256_castsi256_ps(_mm256_blendv_epi8(small, normal, _mm256_cmpgt_epi32(e, one)));
 }
 
 /* Bits of two blocks' 32-bit words (a block a half), the word's `first` byte and the next, one to a byte: 16 where set. */

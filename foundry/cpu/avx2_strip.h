@@ -3,34 +3,13 @@
  * their quants are still packed; nibbles and bits come apart afterwards. Nothing where the compiler does not make AVX2, FMA and F16C. */
 #pragma once
 #include "foundry/cpu/avx2.h"
-#include "foundry/cpu/kernels.h"
+#include "foundry/cpu/strip.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include <string.h>
-
 enum {
     ROWS = 16,
     TOKENS = FO_GEMM_TOKENS /* that share one unpacking */
 };
-
-/* The rows of a strip; behind the last one it stands again, and what becomes of it is not used. */
-struct strip {
-    const unsigned char *row[ROWS];
-    size_t next; /* bytes to the strip behind this one */
-};
-
-INLINE struct strip strip_of(const unsigned char *w, size_t row_bytes, int64_t n_rows) {
-    struct strip s;
-    for (int r = 0; r < ROWS; r++) s.row[r] = w + (size_t)(r < n_rows ? r : n_rows - 1) * row_bytes;
-    s.next = ROWS * row_bytes;
-    return s;
-}
-
-/* The same bytes of the next strip, to the second cache: sixteen streams are more than the hardware's prefetchers follow. */
-INLINE void strip_ahead(const struct strip *s, size_t at, const int bytes) {
-    for (int r = 0; r < ROWS; r++)
-        for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char *)(s->row[r] + s->next + at + (size_t)i), _MM_HINT_T1);
-}
 
 /* Sixteen bytes of rows 8 g.. of a strip, `at` bytes into each: dwords 0..3 of the eight rows side by side. */
 struct quads {
@@ -70,18 +49,6 @@ INLINE void put_halves(const struct strip *s, size_t at, float to[ROWS]) {
     _mm256_store_ps(to, _mm256_cvtph_ps(_mm_setr_epi16(H(0), H(1), H(2), H(3), H(4), H(5), H(6), H(7))));
     _mm256_store_ps(to + 8, _mm256_cvtph_ps(_mm_setr_epi16(H(8), H(9), H(10), H(11), H(12), H(13), H(14), H(15))));
 #undef H
-}
-
-/* Sixteen rows of sixteen bytes to sixteen columns. */
-INLINE void turn_bytes(__m128i v[16]) {
-    for (int stage = 0; stage < 4; stage++) {
-        __m128i u[16];
-        _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {
-            u[2 * i] = _mm_unpacklo_epi8(v[i], v[i + 8]);
-            u[2 * i + 1] = _mm_unpackhi_epi8(v[i], v[i + 8]);
-        }
-        _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) v[i] = u[i];
-    }
 }
 
 #define EACH_TOKEN(X) X(0) X(1) X(2) X(3)

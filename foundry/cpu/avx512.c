@@ -71,7 +71,7 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
         if (mins) m = _mm256_cvtph_ps(_mm512_castsi512_si128(_mm512_permutex2var_epi16(v0, at_m, v2)));                                  \
         EACH(STEP)                                                                                                                       \
     }
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(f##n);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);
         EACH(ZERO)
         int b = 0;
         for (; b + 8 <= n_blocks; b += 8, p += 8 * size) {
@@ -111,11 +111,11 @@ INLINE void dot_bytes(const bool eight, const unsigned char *w, size_t w_row_byt
 #define GROUP(n)                                                                                                                         \
     if (n < T) {                                                                                                                         \
         BLOCK(n, 0) BLOCK(n, 1) BLOCK(n, 2) BLOCK(n, 3) BLOCK(n, 4) BLOCK(n, 5) BLOCK(n, 6) BLOCK(n, 7)                                  \
-        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(eight_sums(s0, s1, s2, s3, s4, s5, s6, s7)), _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);      \
+        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(sums_of_eight(s0, s1, s2, s3, s4, s5, s6, s7)), _mm256_mul_ps(d, _mm256_loadu_ps(x##n.d + b)), f##n);      \
     }
 #define HALF(i) ((i) < left ? (short)p[b + (i)].d : (short)0)
 #define SCALES _mm256_cvtph_ps(_mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), HALF(4), HALF(5), HALF(6), HALF(7)))
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(f##n);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);
         EACH(ZERO)
         int b = 0;
         for (; b + 8 <= n_blocks; b += 8) {
@@ -184,7 +184,7 @@ INLINE void dot_q45_k(const bool five, const unsigned char *w, size_t w_row_byte
     if (n < T) {                                                                                                                         \
         __m128 by = _mm_mul_ps(d, _mm_broadcast_ss(x##n.d + b));                                                                         \
         __m128i m = _mm_madd_epi16(mins, _mm_loadu_si128((const __m128i *)(const void *)(x##n.sum32 + b * 8)));                          \
-        f##n = _mm_fmadd_ps(sums_of(s##n, m), by, f##n);                                                                                 \
+        f##n = _mm_fmadd_ps(sums_of16(s##n, m), by, f##n);                                                                                 \
     }
 #define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = _mm_cvtss_f32(_mm_sub_ss(f##n, _mm_movehdup_ps(f##n)));
         EACH(ZERO)
@@ -250,7 +250,7 @@ INLINE void dot_q6(const bool six, const unsigned char *w, size_t w_row_bytes, i
         __m512i by = _mm512_permutexvar_epi16(at##i, scales);                                                                            \
         EACH(MAC)                                                                                                                        \
     }
-#define BLOCK_END(n) if (n < T) f##n = _mm_fmadd_ss(sums_of(s##n, _mm_setzero_si128()), _mm_set_ss(d * x##n.d[b]), f##n);
+#define BLOCK_END(n) if (n < T) f##n = _mm_fmadd_ss(sums_of16(s##n, _mm_setzero_si128()), _mm_set_ss(d * x##n.d[b]), f##n);
 #define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = _mm_cvtss_f32(f##n);
         EACH(ZERO)
         for (int64_t b = 0; b < n_blocks; b++) {

@@ -9,11 +9,8 @@
  * own for every row and token, folded in the same way. A piece of a strip that stays in the first cache is unpacked and all tokens pass it, a
  * class at a time; meanwhile their sums wait in scratch. */
 #include "foundry/cpu/avx512_strip.h"
-#include "foundry/cpu/kernels.h"
 
 #ifdef HAS_AVX512
-#include "foundry/quant.h"
-
 enum { CLASSES = 8, PIECE = 16 /* blocks, whole rounds of classes */ };
 
 /* The rows of a block: q[4 columns][row][column]. */
@@ -52,14 +49,6 @@ INLINE __m512i with_fifths(__m512i v, __m512i words, const int quad) {
     return _mm512_mask_add_epi8(v, set, v, _mm512_set1_epi8(16));
 }
 
-/* 2^(e - 128) of the rows: see powers in avx512_legacy.c. */
-INLINE void put_powers(const struct strip *s, size_t at, float to[ROWS]) {
-    for (int r = 0; r < ROWS; r++) {
-        uint32_t e = s->row[r][at], bits = e > 1 ? (e - 1) << 23 : 0x00200000u << e;
-        memcpy(&to[r], &bits, sizeof bits);
-    }
-}
-
 /* Block `at` bytes into each row. */
 INLINE void unpack_block(const enum fo_dtype type, const struct strip *s, size_t at, const int size, struct block *out) {
     const bool five = type == FO_Q5_0 || type == FO_Q5_1, mins = type == FO_Q4_1 || type == FO_Q5_1, coded = type == FO_MXFP4 || type == FO_IQ4_NL;
@@ -90,7 +79,7 @@ INLINE void unpack_block(const enum fo_dtype type, const struct strip *s, size_t
         if (extra_of(type) == TIMES_SUM) _mm512_store_ps(out->m + 16 * g, mins ? d : _mm512_mul_ps(d, _mm512_set1_ps(five ? -16 : -8)));
     }
     if (type == FO_MXFP4) {
-        put_powers(s, at, out->d);
+        put_powers(s, at, out->d, ROWS);
         memcpy(out->m, out->d, sizeof out->m);
     }
 }
@@ -102,7 +91,7 @@ INLINE void put_block_starts(const struct fo_act *a, int64_t t, int32_t *out) {
 #define SUM(i) _mm256_dpbusd_epi32(zero, by, load32(q + b * 32 + (i)*32))
     for (int64_t b = 0; b < fo_act_padded(a->k) / 32; b += 8)
         _mm256_storeu_si256((__m256i *)(void *)(out + b),
-                            _mm256_sub_epi32(zero, eight_sums(SUM(0), SUM(1), SUM(2), SUM(3), SUM(4), SUM(5), SUM(6), SUM(7))));
+                            _mm256_sub_epi32(zero, sums_of_eight(SUM(0), SUM(1), SUM(2), SUM(3), SUM(4), SUM(5), SUM(6), SUM(7))));
 #undef SUM
 }
 
@@ -172,29 +161,24 @@ PIECE_TOKENS(tokens_twelve_off, CALL_TWELVE_OFF)
 PIECE_TOKENS(tokens_started, CALL_STARTED)
 
 /* Folds a token's classes. */
-INLINE void put_sums(float f[CLASSES][ROWS], float *y, int rows) {
-    _Alignas(64) float sum[ROWS];
+INLINE void put_pieces(float (*sum)[CLASSES][ROWS], float *y, int rows) {
+    float(*f)[ROWS] = *sum;
+    _Alignas(64) float out[ROWS];
     for (int h = 0; h < ROWS; h += 16) {
 #define L(i) _mm512_load_ps(f[i] + h)
         __m512 even = _mm512_add_ps(_mm512_add_ps(L(0), L(4)), _mm512_add_ps(L(2), L(6)));
         __m512 odd = _mm512_add_ps(_mm512_add_ps(L(1), L(5)), _mm512_add_ps(L(3), L(7)));
-        _mm512_store_ps(sum + h, _mm512_add_ps(even, odd));
+        _mm512_store_ps(out + h, _mm512_add_ps(even, odd));
 #undef L
     }
-    memcpy(y, sum, (size_t)rows * sizeof *y);
+    memcpy(y, out, (size_t)rows * sizeof *y);
 }
 
 /* --- the slots ----------------------------------------------------------------------------------------------------------------- */
 
 /* Sums of the strip's rows for tokens [t0, t0 + n_t). */
 INLINE void strip_pieces(const enum fo_dtype type, const struct strip *s, const struct fo_act *a, int t0, int n_t, struct piece_work *k) {
-    const int size = type == FO_Q4_0     ? sizeof(struct fo_block_q4_0)
-                     : type == FO_Q4_1   ? sizeof(struct fo_block_q4_1)
-                     : type == FO_Q5_0   ? sizeof(struct fo_block_q5_0)
-                     : type == FO_Q5_1   ? sizeof(struct fo_block_q5_1)
-                     : type == FO_MXFP4  ? sizeof(struct fo_block_mxfp4)
-                     : type == FO_IQ4_NL ? sizeof(struct fo_block_iq4_nl)
-                                         : sizeof(struct fo_block_q8_0);
+    const int size = block_bytes(type);
     const int all = (int)(a->k / 32);
     const size_t n_starts = (size_t)fo_act_padded(a->k) / 32;
     memset(k->sum, 0, (size_t)n_t * sizeof *k->sum);
@@ -202,7 +186,7 @@ INLINE void strip_pieces(const enum fo_dtype type, const struct strip *s, const 
         const int n = all - b < PIECE ? all - b : PIECE;
         for (int i = 0; i < n; i++) {
             const size_t at = (size_t)(b + i) * (size_t)size;
-            strip_ahead(s, at, size);
+            strip_ahead(s, at, size, ROWS);
             unpack_block(type, s, at, size, &k->w[i]);
         }
 #define PART(t, n_part)                                                                                                                  \
@@ -214,29 +198,18 @@ INLINE void strip_pieces(const enum fo_dtype type, const struct strip *s, const 
     }
 }
 
-#define PIECE_SLOT(name, type)                                                                                                           \
-    static void name(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int n, float *y, size_t y_stride, \
-                     void *scratch) {                                                                                                    \
-        struct piece_work *k = scratch;                                                                                                  \
-        for (int t = 0; t < n; t += TOKENS) {                                                                                            \
-            const int n_t = n - t < TOKENS ? n - t : TOKENS;                                                                             \
-            if (extra_of(type) == STARTED)                                                                                               \
-                for (int i = 0; i < n_t; i++) put_block_starts(a, t + i, k->start + (size_t)i * (size_t)fo_act_padded(a->k) / 32);       \
-            for (int64_t r = 0; r < n_rows; r += ROWS) {                                                                                 \
-                const int rows = n_rows - r < ROWS ? (int)(n_rows - r) : ROWS;                                                           \
-                const struct strip s = strip_of(w + (size_t)r * w_row_bytes, w_row_bytes, rows);                                         \
-                strip_pieces(type, &s, a, t, n_t, k);                                                                                    \
-                for (int i = 0; i < n_t; i++) put_sums(k->sum[i], y + (size_t)(t + i) * y_stride + r, rows);                             \
-            }                                                                                                                            \
-        }                                                                                                                                \
-    }
-PIECE_SLOT(gemm_q4_0, FO_Q4_0)
-PIECE_SLOT(gemm_q4_1, FO_Q4_1)
-PIECE_SLOT(gemm_q5_0, FO_Q5_0)
-PIECE_SLOT(gemm_q5_1, FO_Q5_1)
-PIECE_SLOT(gemm_q8_0, FO_Q8_0)
-PIECE_SLOT(gemm_iq4_nl, FO_IQ4_NL)
-PIECE_SLOT(gemm_mxfp4, FO_MXFP4)
+INLINE void begin_pieces(const enum fo_dtype type, const struct fo_act *a, int t, int n_t, struct piece_work *k) {
+    if (extra_of(type) != STARTED) return;
+    for (int i = 0; i < n_t; i++) put_block_starts(a, t + i, k->start + (size_t)i * (size_t)fo_act_padded(a->k) / 32);
+}
+
+GEMM_SLOT(gemm_q4_0, FO_Q4_0, piece_work, begin_pieces, strip_pieces, put_pieces)
+GEMM_SLOT(gemm_q4_1, FO_Q4_1, piece_work, begin_pieces, strip_pieces, put_pieces)
+GEMM_SLOT(gemm_q5_0, FO_Q5_0, piece_work, begin_pieces, strip_pieces, put_pieces)
+GEMM_SLOT(gemm_q5_1, FO_Q5_1, piece_work, begin_pieces, strip_pieces, put_pieces)
+GEMM_SLOT(gemm_q8_0, FO_Q8_0, piece_work, begin_pieces, strip_pieces, put_pieces)
+GEMM_SLOT(gemm_iq4_nl, FO_IQ4_NL, piece_work, begin_pieces, strip_pieces, put_pieces)
+GEMM_SLOT(gemm_mxfp4, FO_MXFP4, piece_work, begin_pieces, strip_pieces, put_pieces)
 
 void fo_cpu_avx512_gemm(struct fo_cpu_kernels *k) {
     k->gemm[FO_Q4_0] = gemm_q4_0;

@@ -8,11 +8,8 @@
  *
  * Q6_K and Q3_K have an offset, which is taken off at the start of such a sum. */
 #include "foundry/cpu/avx512_strip.h"
-#include "foundry/cpu/kernels.h"
 
 #ifdef HAS_AVX512
-#include "foundry/quant.h"
-
 /* One block of a strip: q[4 columns][row][column]. Scales for VPDPWSSD have zero in their upper words; mins are in pairs of neighbouring
  * sub-blocks. */
 struct super {
@@ -42,19 +39,6 @@ INLINE void put_scales(int32_t to[ROWS], const int g, __m128i bytes, const bool 
     _mm512_store_si512(to + 16 * g, word ? _mm512_and_si512(v, _mm512_set1_epi32(0xFFFF)) : v);
 }
 
-INLINE void put_beside(int16_t to[ROWS][2], const int g, __m128i even, __m128i odd) {
-    _mm256_store_si256((__m256i *)(void *)to[16 * g], _mm256_cvtepu8_epi16(_mm_unpacklo_epi8(even, odd)));
-    _mm256_store_si256((__m256i *)(void *)to[16 * g + 8], _mm256_cvtepu8_epi16(_mm_unpackhi_epi8(even, odd)));
-}
-
-/* The eight 6-bit scales and then the eight mins of Q4_K and Q5_K: fo_q4_k_scale_min for all at once. Reads four bytes past them. */
-INLINE __m128i scales_q45_k(const void *packed) {
-    __m128i v = load16(packed); /* words a b c: the lower six bits of scales 0..3, mins 0..3, nibbles of the other scales and mins */
-    __m128i low = _mm_and_si128(_mm_srlv_epi32(_mm_shuffle_epi32(v, 0x98), _mm_setr_epi32(0, 0, 0, 4)),
-                                _mm_setr_epi32(0x3F3F3F3F, 0x0F0F0F0F, 0x3F3F3F3F, 0x0F0F0F0F));
-    return _mm_or_si128(low, _mm_and_si128(_mm_srli_epi32(_mm_shuffle_epi32(v, 0x40), 2), _mm_setr_epi32(0, 0x30303030, 0, 0x30303030)));
-}
-
 INLINE void unpack_q45_k(const bool five, const struct strip *s, const int g, size_t at, struct super *out) {
     const size_t qs = five ? offsetof(struct fo_block_q5_k, qs) : offsetof(struct fo_block_q4_k, qs), qh = offsetof(struct fo_block_q5_k, qh);
     for (int half = 0; half < 2; half++) {
@@ -78,7 +62,7 @@ INLINE void unpack_q45_k(const bool five, const struct strip *s, const int g, si
     for (int r = 0; r < 16; r++) v[r] = scales_q45_k(s->row[16 * g + r] + at + offsetof(struct fo_block_q4_k, scales));
     turn_bytes(v);
     for (int j = 0; j < 8; j++) put_scales(out->scale[j], g, v[j], false);
-    for (int j = 0; j < 4; j++) put_beside(out->min[j], g, v[8 + 2 * j], v[9 + 2 * j]);
+    for (int j = 0; j < 4; j++) put_beside(out->min[j] + 16 * g, v[8 + 2 * j], v[9 + 2 * j]);
     _mm512_store_ps(out->d + 16 * g, halves_of(s, g, at + offsetof(struct fo_block_q4_k, d))); /* d, dmin and scales lie in the same places in both */
     _mm512_store_ps(out->d_min + 16 * g, halves_of(s, g, at + offsetof(struct fo_block_q4_k, dmin)));
 }
@@ -127,13 +111,8 @@ INLINE void unpack_q23_k(const bool three, const struct strip *s, const int g, s
     _mm512_store_ps(out->d + 16 * g, halves_of(s, g, at + (three ? offsetof(struct fo_block_q3_k, d) : offsetof(struct fo_block_q2_k, d))));
     if (three) return;
     for (int j = 0; j < 8; j++)
-        put_beside(out->min[j], g, _mm_and_si128(_mm_srli_epi16(v[2 * j], 4), low), _mm_and_si128(_mm_srli_epi16(v[2 * j + 1], 4), low));
+        put_beside(out->min[j] + 16 * g, _mm_and_si128(_mm_srli_epi16(v[2 * j], 4), low), _mm_and_si128(_mm_srli_epi16(v[2 * j + 1], 4), low));
     _mm512_store_ps(out->d_min + 16 * g, halves_of(s, g, at + offsetof(struct fo_block_q2_k, dmin)));
-}
-
-/* What quants in a file stand for is so much less; 0 where mins, or nothing, are subtracted instead. */
-INLINE int offset_of(const enum fo_dtype type) {
-    return type == FO_Q6_K ? 32 : type == FO_Q3_K ? 4 : 0;
 }
 
 /* What the sums of every 16 columns of a token start with. */
@@ -231,16 +210,12 @@ SUPER_TOKENS(tokens_q2_k, CALL_Q2)
 
 /* Sums of the strip's rows for tokens [t0, t0 + n_t). */
 INLINE void strip_super(const enum fo_dtype type, const struct strip *s, const struct fo_act *a, int t0, int n_t, struct super_work *k) {
-    const int size = type == FO_Q4_K   ? sizeof(struct fo_block_q4_k)
-                     : type == FO_Q5_K ? sizeof(struct fo_block_q5_k)
-                     : type == FO_Q6_K ? sizeof(struct fo_block_q6_k)
-                     : type == FO_Q3_K ? sizeof(struct fo_block_q3_k)
-                                       : sizeof(struct fo_block_q2_k);
+    const int size = block_bytes(type);
     const size_t n_starts = (size_t)a->k / 16;
     memset(k->sum, 0, (size_t)n_t * sizeof *k->sum);
     for (int64_t b = 0; b < a->k / 256; b++) {
         const size_t at = (size_t)b * (size_t)size;
-        strip_ahead(s, at, size);
+        strip_ahead(s, at, size, ROWS);
         for (int g = 0; g < 2; g++) {
             if (type == FO_Q4_K || type == FO_Q5_K) unpack_q45_k(type == FO_Q5_K, s, g, at, &k->w);
             if (type == FO_Q2_K || type == FO_Q3_K) unpack_q23_k(type == FO_Q3_K, s, g, at, &k->w);
@@ -259,27 +234,20 @@ INLINE void strip_super(const enum fo_dtype type, const struct strip *s, const s
             for (int l = 0; l < ROWS; l++) k->sum[i].f[l] -= k->sum[i].g[l];
 }
 
-#define SUPER_SLOT(name, type)                                                                                                           \
-    static void name(const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int n, float *y, size_t y_stride, \
-                     void *scratch) {                                                                                                    \
-        struct super_work *k = scratch;                                                                                                  \
-        for (int t = 0; t < n; t += TOKENS) {                                                                                            \
-            const int n_t = n - t < TOKENS ? n - t : TOKENS;                                                                             \
-            if (offset_of(type))                                                                                                         \
-                for (int i = 0; i < n_t; i++) put_super_starts(a, t + i, offset_of(type), k->start + (size_t)i * (size_t)(a->k / 16));   \
-            for (int64_t r = 0; r < n_rows; r += ROWS) {                                                                                 \
-                const int rows = n_rows - r < ROWS ? (int)(n_rows - r) : ROWS;                                                           \
-                const struct strip s = strip_of(w + (size_t)r * w_row_bytes, w_row_bytes, rows);                                         \
-                strip_super(type, &s, a, t, n_t, k);                                                                                     \
-                for (int i = 0; i < n_t; i++) memcpy(y + (size_t)(t + i) * y_stride + r, k->sum[i].f, (size_t)rows * sizeof *y);         \
-            }                                                                                                                            \
-        }                                                                                                                                \
-    }
-SUPER_SLOT(gemm_q2_k, FO_Q2_K)
-SUPER_SLOT(gemm_q3_k, FO_Q3_K)
-SUPER_SLOT(gemm_q4_k, FO_Q4_K)
-SUPER_SLOT(gemm_q5_k, FO_Q5_K)
-SUPER_SLOT(gemm_q6_k, FO_Q6_K)
+INLINE void begin_super(const enum fo_dtype type, const struct fo_act *a, int t, int n_t, struct super_work *k) {
+    if (!offset_of(type)) return;
+    for (int i = 0; i < n_t; i++) put_super_starts(a, t + i, offset_of(type), k->start + (size_t)i * (size_t)(a->k / 16));
+}
+
+INLINE void put_super(const struct sums *sum, float *y, int rows) {
+    memcpy(y, sum->f, (size_t)rows * sizeof *y);
+}
+
+GEMM_SLOT(gemm_q2_k, FO_Q2_K, super_work, begin_super, strip_super, put_super)
+GEMM_SLOT(gemm_q3_k, FO_Q3_K, super_work, begin_super, strip_super, put_super)
+GEMM_SLOT(gemm_q4_k, FO_Q4_K, super_work, begin_super, strip_super, put_super)
+GEMM_SLOT(gemm_q5_k, FO_Q5_K, super_work, begin_super, strip_super, put_super)
+GEMM_SLOT(gemm_q6_k, FO_Q6_K, super_work, begin_super, strip_super, put_super)
 
 void fo_cpu_avx512_gemm_k(struct fo_cpu_kernels *k) {
     k->gemm[FO_Q2_K] = gemm_q2_k;

@@ -48,7 +48,7 @@ INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_
     if (n < T) {                                                                                                                         \
         __m128i m = _mm_setzero_si128();                                                                                                 \
         if (!three) m = _mm_add_epi32(_mm256_castsi256_si128(m##n), _mm256_extracti128_si256(m##n, 1));                                  \
-        f##n = _mm_fmadd_ps(sums_of(s##n, m), _mm_mul_ps(d, _mm_broadcast_ss(x##n.d + b)), f##n);                                        \
+        f##n = _mm_fmadd_ps(sums_of16(s##n, m), _mm_mul_ps(d, _mm_broadcast_ss(x##n.d + b)), f##n);                                        \
     }
 #define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = _mm_cvtss_f32(three ? f##n : _mm_sub_ss(f##n, _mm_movehdup_ps(f##n)));
         EACH(ZERO)

@@ -41,13 +41,6 @@ INLINE __m512i raised(const int8_t values[16], int offset) {
     return load(v);
 }
 
-/* 2^(e - 128) by bits; exponents 0 and 1 are subnormal floats. */
-INLINE __m256 powers(__m256i e) {
-    const __m256i one = _mm256_set1_epi32(1);
-    __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23), small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
-    return _mm256_castsi256_ps(_mm256_blendv_epi8(small, normal, _mm256_cmpgt_epi32(e, one)));
-}
-
 INLINE void dot_pairs(const enum fo_dtype type, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                       size_t y_stride, const int T) {
     const bool five = type == FO_Q5_0 || type == FO_Q5_1, mins = type == FO_Q5_1, fp4 = type == FO_MXFP4;
@@ -114,7 +107,7 @@ INLINE void dot_pairs(const enum fo_dtype type, const unsigned char *w, size_t w
         m = mins ? HALVES(at_m) : fp4 ? d : _mm256_mul_ps(d, minus_16);                                                                  \
         EACH(STEP)                                                                                                                       \
     }
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold8(f##n);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);
         EACH(ZERO)
         int b = 0;
         for (; b + 8 <= n_blocks; b += 8, p += 8 * size) {

@@ -3,35 +3,14 @@
  * lane, and adds up in 32 bits: no sum is short of room, and the quants, which are its unsigned side, need no second copy for their signs. */
 #pragma once
 #include "foundry/cpu/avx512.h"
-#include "foundry/cpu/kernels.h"
+#include "foundry/cpu/strip.h"
 
 #ifdef HAS_AVX512
-#include <string.h>
-
 enum {
     ROWS = 32,
     TOKENS = FO_GEMM_TOKENS, /* that share one unpacking */
     AT_ONCE = 6              /* tokens: 12 sums of integers and 12 of floats, weights, scales and one activation are what 32 registers hold */
 };
-
-/* The rows of a strip; behind the last one it stands again, and what becomes of it is not used. */
-struct strip {
-    const unsigned char *row[ROWS];
-    size_t next; /* bytes to the strip behind this one */
-};
-
-INLINE struct strip strip_of(const unsigned char *w, size_t row_bytes, int64_t n_rows) {
-    struct strip s;
-    for (int r = 0; r < ROWS; r++) s.row[r] = w + (size_t)(r < n_rows ? r : n_rows - 1) * row_bytes;
-    s.next = ROWS * row_bytes;
-    return s;
-}
-
-/* The same bytes of the next strip, to the second cache. */
-INLINE void strip_ahead(const struct strip *s, size_t at, const int bytes) {
-    for (int r = 0; r < ROWS; r++)
-        for (int i = 0; i < bytes; i += 64) _mm_prefetch((const char *)(s->row[r] + s->next + at + (size_t)i), _MM_HINT_T1);
-}
 
 /* Sixteen bytes of rows 16 g.. of a strip, `at` bytes into each: dwords 0..3 of the sixteen rows side by side. */
 struct quads {
@@ -75,18 +54,6 @@ INLINE __m512 halves_of(const struct strip *s, const int g, size_t at) {
     return _mm512_cvtph_ps(
         _mm256_setr_epi16(H(0), H(1), H(2), H(3), H(4), H(5), H(6), H(7), H(8), H(9), H(10), H(11), H(12), H(13), H(14), H(15)));
 #undef H
-}
-
-/* Sixteen rows of sixteen bytes to sixteen columns. */
-INLINE void turn_bytes(__m128i v[16]) {
-    for (int stage = 0; stage < 4; stage++) {
-        __m128i u[16];
-        _Pragma("GCC unroll 8") for (int i = 0; i < 8; i++) {
-            u[2 * i] = _mm_unpacklo_epi8(v[i], v[i + 8]);
-            u[2 * i + 1] = _mm_unpackhi_epi8(v[i], v[i + 8]);
-        }
-        _Pragma("GCC unroll 16") for (int i = 0; i < 16; i++) v[i] = u[i];
-    }
 }
 
 /* Named registers, never arrays of them, which gcc 12 keeps on the stack and stores to after every product. */

@@ -1,0 +1,68 @@
+/* What the overlays of AVX2 and of AVX-512, which is above it, share. Nothing where the compiler does not make AVX2, FMA and F16C. */
+#pragma once
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+#ifdef FO_EMULATE_AVX512
+#define INLINE static __attribute__((noinline, unused)) /* an emulated instruction is dozens of lines: one copy of each template will do */
+#else
+#include <immintrin.h>
+#define INLINE static inline __attribute__((always_inline))
+#endif
+
+INLINE __m128i load16(const void *p) {
+    return _mm_loadu_si128(p);
+}
+
+/* The next page of the stream: compute hides the latency that the hardware's own prefetcher, stopping at 4 KiB, leaves. */
+INLINE void ahead(const void *p) {
+    _mm_prefetch((const char *)p + 4096, _MM_HINT_T0);
+}
+
+INLINE float fold(__m256 v) {
+    __m128 s = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps(v, 1));
+    s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+    return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+}
+
+/* The sums of s and of m in lanes 0 and 1, as floats. */
+INLINE __m128 sums_of(__m256i s, __m128i m) {
+    __m128i h = _mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1));
+    h = _mm_add_epi32(_mm_unpacklo_epi32(h, m), _mm_unpackhi_epi32(h, m)); /* s m s m */
+    return _mm_cvtepi32_ps(_mm_add_epi32(h, _mm_shuffle_epi32(h, 0x4E)));
+}
+
+/* Sums of the lanes of eight vectors of integers, one a lane in their order. */
+INLINE __m256i sums_of_eight(__m256i a, __m256i b, __m256i c, __m256i d, __m256i e, __m256i f, __m256i g, __m256i h) {
+    __m256i abcd = _mm256_hadd_epi32(_mm256_hadd_epi32(a, b), _mm256_hadd_epi32(c, d)); /* a b c d of the low half, then of the high one */
+    __m256i efgh = _mm256_hadd_epi32(_mm256_hadd_epi32(e, f), _mm256_hadd_epi32(g, h));
+    return _mm256_add_epi32(_mm256_permute2x128_si256(abcd, efgh, 0x20), _mm256_permute2x128_si256(abcd, efgh, 0x31));
+}
+
+/* 2^(e - 128) by bits; exponents 0 and 1 are subnormal floats. */
+INLINE __m256 powers(__m256i e) {
+    const __m256i one = _mm256_set1_epi32(1);
+    __m256i normal = _mm256_slli_epi32(_mm256_sub_epi32(e, one), 23), small = _mm256_sllv_epi32(_mm256_set1_epi32(0x00200000), e);
+    return _mm256_castsi256_ps(_mm256_blendv_epi8(small, normal, _mm256_cmpgt_epi32(e, one)));
+}
+
+/* The sixteen scales of Q3_K: fo_q3_k_scale - 32 for all at once. */
+INLINE __m128i scales_q3_k(const uint8_t packed[12]) {
+    int top;
+    memcpy(&top, packed + 8, sizeof top);
+    __m128i low = _mm_loadl_epi64((const __m128i *)(const void *)packed);
+    low = _mm_and_si128(_mm_unpacklo_epi64(low, _mm_srli_epi16(low, 4)), _mm_set1_epi8(15));
+    __m128i high = _mm_and_si128(_mm_srlv_epi32(_mm_set1_epi32(top), _mm_setr_epi32(0, 2, 4, 6)), _mm_set1_epi8(3));
+    return _mm_sub_epi8(_mm_or_si128(low, _mm_slli_epi16(high, 4)), _mm_set1_epi8(32));
+}
+
+/* The eight 6-bit scales and then the eight mins of Q4_K and Q5_K: fo_q4_k_scale_min for all at once. Reads four bytes past them. */
+INLINE __m128i scales_q45_k(const void *packed) {
+    __m128i v = load16(packed); /* words a b c: the lower six bits of scales 0..3, mins 0..3, nibbles of the other scales and mins */
+    __m128i low = _mm_and_si128(_mm_srlv_epi32(_mm_shuffle_epi32(v, 0x98), _mm_setr_epi32(0, 0, 0, 4)),
+                                _mm_setr_epi32(0x3F3F3F3F, 0x0F0F0F0F, 0x3F3F3F3F, 0x0F0F0F0F));
+    return _mm_or_si128(low, _mm_and_si128(_mm_srli_epi32(_mm_shuffle_epi32(v, 0x40), 2), _mm_setr_epi32(0, 0x30303030, 0, 0x30303030)));
+}
+#endif
