@@ -64,7 +64,7 @@ struct gate {
 };
 
 struct member {
-    _Alignas(64) atomic_int next; /* of its part of a shared job, the first unit that nobody took */
+    _Alignas(64) atomic_llong next; /* of its part of a shared job, the first unit that nobody took; beyond the end by a taking a thread */
     int end;
     int id; /* 1 .. n_threads - 1; the caller is 0, and no thread of ours */
     struct fo_pool *pool;
@@ -172,8 +172,8 @@ static void run_part(struct fo_pool *p, int thread) {
     }
     for (int i = 0; i < p->n_threads; i++) {
         struct member *m = &p->members[(thread + i) % p->n_threads];
-        for (int lo; (lo = atomic_fetch_add_explicit(&m->next, p->grain, memory_order_relaxed)) < m->end;)
-            p->fn(p->arg, lo, m->end - lo < p->grain ? m->end : lo + p->grain, thread);
+        for (long long lo; (lo = atomic_fetch_add_explicit(&m->next, p->grain, memory_order_relaxed)) < m->end;)
+            p->fn(p->arg, (int)lo, m->end - lo < p->grain ? m->end : (int)lo + p->grain, thread);
     }
 }
 
@@ -182,7 +182,7 @@ static void deal(struct fo_pool *p) {
     int n_grains = (p->units - 1) / p->grain + 1;
     for (int i = 0; i < p->n_threads; i++) {
         int64_t lo = (int64_t)n_grains * i / p->n_threads * p->grain, hi = (int64_t)n_grains * (i + 1) / p->n_threads * p->grain;
-        atomic_store_explicit(&p->members[i].next, (int)lo, memory_order_relaxed);
+        atomic_store_explicit(&p->members[i].next, lo, memory_order_relaxed);
         p->members[i].end = hi < p->units ? (int)hi : p->units;
     }
 }
@@ -245,7 +245,6 @@ void fo_pool_run(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units) {
 }
 
 void fo_pool_share(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units, int grain) {
-    if (grain > units) grain = units; /* the counters stay below n_threads + 2 times the units */
     run_job(p, fn, arg, units, grain < 1 ? 1 : grain);
 }
 

@@ -1,5 +1,5 @@
 /* Fork-join threads: the only compute threads of the process. One job at a time; a second caller waits for the first, as it would
- * for a die. A job's units are split into contiguous ranges, one a thread; while other processes hold up the
+ * for a die. A job's units are split into contiguous ranges, one a thread, or taken by whoever is free; while other processes hold up the
  * threads, the caller runs whole jobs alone. Results must not depend on who ran what. */
 #pragma once
 #include <stdbool.h>
@@ -22,7 +22,7 @@ void fo_pool_run(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units);
 
 /* The same for work whose units may go to any thread: fn is called for ranges of `grain` units that start at a multiple of it (the last
  * may be shorter; the caller alone may get all at once), as often as there are ranges left; each thread begins with a contiguous part
- * of its own. `units` times the number of threads must fit an int. */
+ * of its own. */
 void fo_pool_share(struct fo_pool *p, fo_pool_fn *fn, void *arg, int units, int grain);
 
 /* Cores this process may use: physical ones (not their hyperthreads) within its affinity, and the cgroup quota (v1 and v2), at least 1. */

@@ -8,7 +8,7 @@
  *
  * A query is one head of one row; those that share a KV head are numbered row by row. The work is cut into tiles of TILE_QUERIES of them,
  * so that a chunk of K and V comes from memory once for all of a tile; where few tiles would leave threads idle (decoding), each span of a
- * tile is an item of its own, and who ends a tile's last one adds them up. Threads take items until none is left, the long ones first. */
+ * tile is an item of its own, and who ends a tile's last one adds them up. Threads share the items, the long ones of a sequence first. */
 #include <math.h>
 #include <stdatomic.h>
 #include <string.h>
@@ -168,7 +168,6 @@ struct attend_job {
     size_t q_bytes;
     int n_split; /* 0: items are whole tiles */
     struct split_tile *split; /* [n_split] */
-    atomic_int next;
 };
 
 static int pos_of(const struct attend_job *j, const struct tile *t, int i) {
@@ -321,10 +320,9 @@ static struct tile tile_at(const struct attend_job *j, int n) {
 }
 
 static void attend_part(void *arg, int lo, int hi, int thread) {
-    (void)lo, (void)hi;
     struct attend_job *j = arg;
     struct tile_scratch *w = &j->scratch[thread];
-    for (int item; (item = atomic_fetch_add(&j->next, 1)) < j->n_items;) {
+    for (int item = lo; item < hi; item++) {
         if (!j->n_split) {
             struct tile t = tile_at(j, item);
             attend_tile(j, &t, w);
@@ -364,7 +362,7 @@ int fo_cpu_attend(struct fo_stream *s, const struct fo_kv_geom *g, const float *
     struct attend_job j = { .kern = kernels(c, g), .b = b, .q = q, .out = out, .scratch = cs->tiles, .group = g->n_head / g->n_head_kv };
     int rc = view_of(g, layer, &j.kv, e);
     if (rc) return rc;
-    int room = TILE_FLOATS / g->head_dim, threads = fo_pool_threads(c->pool);
+    int room = TILE_FLOATS / g->head_dim;
     j.tile_queries = room < TILE_QUERIES ? room : TILE_QUERIES;
     j.q_bytes = fo_query_bytes(j.kv.k_kind, g->head_dim);
     uint64_t bytes = 0;
@@ -373,7 +371,7 @@ int fo_cpu_attend(struct fo_stream *s, const struct fo_kv_geom *g, const float *
         j.n_items += seq_tiles(&j, seq) * g->n_head_kv;
         bytes += (uint64_t)seq->n * (uint64_t)(seq->pos + seq->n) * j.kv.page_bytes / (uint64_t)g->n_layer / (uint64_t)g->page_tokens;
     }
-    if (j.n_items < threads * TILES_A_THREAD && j.n_items <= SPLIT_TILES) split_tiles(&j, split, j.n_items, cs->parts, cs->parts_floats);
-    run(c, attend_part, &j, j.n_items < threads ? j.n_items : threads, bytes);
+    if (j.n_items < fo_pool_threads(c->pool) * TILES_A_THREAD && j.n_items <= SPLIT_TILES) split_tiles(&j, split, j.n_items, cs->parts, cs->parts_floats);
+    share(c, attend_part, &j, j.n_items, 1, bytes);
     return FO_OK;
 }

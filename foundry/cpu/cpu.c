@@ -25,7 +25,7 @@
 
 enum {
     ROPE_PAIRS = 128,     /* most pairs of a head whose rotation is kept for the batch; more are computed anew each time */
-    GRAIN_BYTES = 32768,  /* of weights that a thread takes at a time: two microseconds of reading, fifty times what the taking costs */
+    GRAIN_BYTES = 32768,  /* of weights that a thread takes at a time: two microseconds of reading against an atomic addition */
     GRAIN_ROWS = 32,      /* takings are of so many rows or a multiple: whole strips of every gemm */
     GRAINS_A_THREAD = 8,  /* in a batch, which passes all its activations by each taking */
     BLOCK_BYTES = 16384,  /* of weight rows that stay in the first cache while tiles of activations pass */

@@ -1,6 +1,7 @@
 /* The fork-join pool: every unit once, from any caller, awake or asleep; and how many CPUs a process may use. */
 #include "foundry/base/pool.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -143,7 +144,7 @@ static void held_back(void *arg, int lo, int hi, int thread) {
 
 static void shared_units_go_once_each_to_whoever_is_free(void **state) {
     (void)state;
-    static const int units[] = { 1, 2, 3, 31, 64, 100, 257 }, grains[] = { 0, 1, 7, 32, 256, 1000 };
+    static const int units[] = { 1, 2, 3, 31, 64, 100, 257 }, grains[] = { 0, 1, 7, 32, 256, INT_MAX };
     for (int n = 1; n <= 4; n++) {
         struct fo_pool *p = pool_of(n);
         for (size_t k = 0; k < sizeof units / sizeof *units; k++)
