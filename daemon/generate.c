@@ -103,7 +103,7 @@ static void add_usage(struct pn_usage *sum, const struct pn_usage *u, bool first
     sum->decode_ms += u->decode_ms;
 }
 
-/* Pulls one request to its end into the stream or into `text`. True = the choice is complete. */
+/* Pulls one request to its end into the stream or into `text`. True = the choice is complete; else *ret_last counts the tokens that came. */
 static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_buf *text, struct pn_event *ret_last) {
     bool stream = g->params->stream;
     for (;;) {
@@ -119,6 +119,7 @@ static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_b
             }
             break;
         case PN_EV_TEXT:
+            ret_last->usage.completion_tokens += ev.token >= 0;
             if (ev.text_len == 0) break;
             if (!stream) {
                 fo_buf_append(text, ev.text, ev.text_len);
@@ -169,7 +170,7 @@ static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int6
     if (generates && !submit(g, job, k, index > 0, &r)) return false;
     fo_buf_init(&text, MAX_TEXT);
     bool ok = begin_choice(g, job, index, &text) && (!r || pull(g, r, index, &text, &last));
-    if (ok) add_usage(&g->usage, &last.usage, k == 0);
+    add_usage(&g->usage, &last.usage, k == 0); /* also for the log of a client that left */
     pn_request_release(r); /* cancels what is not finished */
     if (ok && g->params->stream) {
         pd_sse_finish(&g->answer, index, last.finish, &g->out);
