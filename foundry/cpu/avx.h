@@ -41,6 +41,33 @@ INLINE __m256i sums_of_eight(__m256i a, __m256i b, __m256i c, __m256i d, __m256i
     return _mm256_add_epi32(_mm256_permute2x128_si256(abcd, efgh, 0x20), _mm256_permute2x128_si256(abcd, efgh, 0x31));
 }
 
+/* Of four: the sums of a block, v, for the float sums of a row and a token that dots with types of 256 elements a block keep in four lanes, block
+ * b in lane b % 4. One conversion serves four blocks; what that takes is as cheap as a conversion of all lanes of each. Missing blocks are 0. */
+INLINE __m128 add_four(__m128 f, const __m256i v[4], __m128 d, const float *xd, __m128i there) {
+    __m256i s = _mm256_hadd_epi32(_mm256_hadd_epi32(v[0], v[1]), _mm256_hadd_epi32(v[2], v[3]));
+    __m128 sum = _mm_cvtepi32_ps(_mm_add_epi32(_mm256_castsi256_si128(s), _mm256_extracti128_si256(s, 1)));
+    return _mm_fmadd_ps(sum, _mm_mul_ps(d, _mm_maskload_ps(xd, there)), f);
+}
+
+/* For a group of n blocks: v with zeros for those that are missing, the mask of those that are there, and their scales, `size` bytes apart. */
+INLINE __m128i begin_four(__m256i (*v)[4], const int n_rows, int n) {
+    for (int i = n; i < 4; i++)
+        for (int j = 0; j < n_rows; j++) v[j][i] = _mm256_setzero_si256();
+    return _mm_cmpgt_epi32(_mm_set1_epi32(n), _mm_setr_epi32(0, 1, 2, 3));
+}
+
+INLINE __m128 scales4(const unsigned char *p, const int size, int n) {
+#define HALF(i) (*(const short *)(const void *)(p + (i)*size))
+    if (n == 4) return _mm_cvtph_ps(_mm_setr_epi16(HALF(0), HALF(1), HALF(2), HALF(3), 0, 0, 0, 0));
+    return _mm_cvtph_ps(_mm_setr_epi16(HALF(0), n > 1 ? HALF(1) : 0, n > 2 ? HALF(2) : 0, 0, 0, 0, 0, 0));
+#undef HALF
+}
+
+INLINE float fold4(__m128 v) {
+    v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+    return _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)));
+}
+
 /* 2^(e - 128) by bits; exponents 0 and 1 are subnormal floats. */
 INLINE __m256 powers(__m256i e) {
     const __m256i one = _mm256_set1_epi32(1);

@@ -252,5 +252,6 @@ void fo_cpu_avx2_gemm(struct fo_cpu_kernels *k) {
     k->gemm[FO_IQ4_NL] = gemm_iq4_nl;
     k->gemm[FO_MXFP4] = gemm_mxfp4;
     fo_cpu_avx2_gemm_k(k);
+    fo_cpu_avx2_gemm_iq(k);
 }
 #endif

@@ -34,12 +34,6 @@ _Static_assert(sizeof(struct work) <= FO_GEMM_FIXED_BYTES && TOKENS * 16 * sizeo
 
 /* --- unpacking ----------------------------------------------------------------------------------------------------------------- */
 
-INLINE void put_twice(int16_t to[ROWS][2], __m128i bytes) {
-    __m256i v = _mm256_permute4x64_epi64(_mm256_cvtepi8_epi16(bytes), 0xD8);
-    _mm256_store_si256((__m256i *)(void *)to, _mm256_unpacklo_epi16(v, v));
-    _mm256_store_si256((__m256i *)(void *)to[8], _mm256_unpackhi_epi16(v, v));
-}
-
 INLINE void unpack_q45_k(const bool five, const struct strip *s, size_t at, struct super *out) {
     const size_t qs = five ? offsetof(struct fo_block_q5_k, qs) : offsetof(struct fo_block_q4_k, qs), qh = offsetof(struct fo_block_q5_k, qh);
     __m256i h[8][2];

@@ -3,9 +3,8 @@
 #include "foundry/cpu/kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include "foundry/cpu/avx2.h"
+#include "foundry/cpu/avx2_iq.h"
 #include "foundry/cpu/tile.h"
-#include "foundry/quant.h"
 
 /* Q2_K and Q3_K, 32 elements at a time, two sub-blocks of 16. Mins of Q2_K, and the offset of -4 of Q3_K, are one product with the sums of 16. */
 INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
@@ -77,17 +76,6 @@ INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_
 DOT_SLOT(dot_q2_k, dot_two_bits, false)
 DOT_SLOT(dot_q3_k, dot_two_bits, true)
 
-/* The eight scales of IQ4_XS less 32, in the words of both halves. */
-INLINE __m256i scales_iq4_xs(const struct fo_block_iq4_xs *p) {
-    int four;
-    memcpy(&four, p->scales_l, sizeof four);
-    __m128i nibbles = _mm_cvtsi32_si128(four), low = _mm_set1_epi8(15);
-    nibbles = _mm_unpacklo_epi8(_mm_and_si128(nibbles, low), _mm_and_si128(_mm_srli_epi16(nibbles, 4), low));
-    __m128i top = _mm_mullo_epi16(_mm_set1_epi16((short)p->scales_h), _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1));
-    top = _mm_slli_epi16(_mm_srli_epi16(top, 14), 4); /* bits 2j and 2j + 1 of word j went to its top */
-    return _mm256_broadcastsi128_si256(_mm_sub_epi16(_mm_or_si128(_mm_cvtepu8_epi16(nibbles), top), _mm_set1_epi16(32)));
-}
-
 /* IQ4_XS: |q| by x with the sign of q; two products, 2 * 127 * 127, fit 16 bits. */
 INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                        size_t y_stride, const int T) {
@@ -97,7 +85,7 @@ INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_byt
     struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
     struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
-#define ZERO(n) __m256 f##n = _mm256_setzero_ps();
+#define ZERO(n) __m128 f##n = _mm_setzero_ps();
 #define START(n) __m256i s##n = _mm256_setzero_si256();
 #define MAC(n)                                                                                                                           \
     if (n < T)                                                                                                                           \
@@ -110,17 +98,25 @@ INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_byt
         __m256i u = _mm256_abs_epi8(q), by = _mm256_shuffle_epi8(scales, _mm256_set1_epi16((short)((2 * (j) + 1) << 8 | 2 * (j))));      \
         EACH(MAC)                                                                                                                        \
     }
-#define BLOCK_END(n) if (n < T) f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s##n), _mm256_set1_ps(d * x##n.d[b]), f##n);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);
+#define BLOCK_END(n) if (n < T) v[n][i] = s##n;
+#define FOLD(n) if (n < T) f##n = add_four(f##n, v[n], d, x##n.d + group, there);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold4(f##n);
         EACH(ZERO)
-        for (int64_t b = 0; b < n_blocks; b++) {
-            const struct fo_block_iq4_xs *p = (const struct fo_block_iq4_xs *)(const void *)w + b;
-            ahead(p), ahead((const char *)p + 64), ahead((const char *)p + 128);
-            __m256i scales = scales_iq4_xs(p);
-            float d = half_to_f32(p->d);
-            EACH(START)
-            SUB(0) SUB(1) SUB(2) SUB(3) SUB(4) SUB(5) SUB(6) SUB(7)
-            EACH(BLOCK_END)
+        for (int64_t group = 0; group < n_blocks; group += 4) {
+            const int n = (int)(n_blocks - group < 4 ? n_blocks - group : 4);
+            __m256i v[FO_TILE][4];
+            const __m128i there = begin_four(v, T, n);
+            for (int i = 0; i < n; i++) {
+                const int64_t b = group + i;
+                const struct fo_block_iq4_xs *p = (const struct fo_block_iq4_xs *)(const void *)w + b;
+                ahead(p), ahead((const char *)p + 64), ahead((const char *)p + 128);
+                __m256i scales = scales_iq4_xs(p);
+                EACH(START)
+                SUB(0) SUB(1) SUB(2) SUB(3) SUB(4) SUB(5) SUB(6) SUB(7)
+                EACH(BLOCK_END)
+            }
+            __m128 d = scales4(w + group * (int)sizeof(struct fo_block_iq4_xs), sizeof(struct fo_block_iq4_xs), n);
+            EACH(FOLD)
         }
         EACH(OUT)
 #undef ZERO
@@ -128,93 +124,106 @@ INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_byt
 #undef MAC
 #undef SUB
 #undef BLOCK_END
+#undef FOLD
 #undef OUT
     }
 }
 DOT_SLOT(dot_iq4_xs, dot_values, true)
 
-/* The highest digit of base 3 of bytes v, floor(3 v / 256), from v - 128 as signed bytes. */
-INLINE __m256i digit(__m256i v) {
-    return _mm256_abs_epi8(_mm256_add_epi8(_mm256_cmpgt_epi8(v, _mm256_set1_epi8(85 - 128)), _mm256_cmpgt_epi8(v, _mm256_set1_epi8(170 - 128))));
-}
-
-/* The next digit to the top: times 3 modulo 256. The 128 stays: 3 (v - 128) = 3 v - 128 modulo 256. */
-INLINE __m256i times3(__m256i v) {
-    return _mm256_add_epi8(v, _mm256_add_epi8(v, v));
-}
-
 /* TQ1_0 and TQ2_0: elements 0..2 less 1. Without scales inside the block all sums stay in 16 bits, 16 * 2 * 127; the offset is the sum of the
- * activations. */
+ * activations. With so little to do for a block, four share one conversion to float, a lane each. */
 INLINE void dot_ternary(const bool packed, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                         size_t y_stride, const int T) {
-    const int size = packed ? sizeof(struct fo_block_tq1_0) : sizeof(struct fo_block_tq2_0), n_blocks = (int)(a->k / 256);
+    const int size = packed ? sizeof(struct fo_block_tq1_0) : sizeof(struct fo_block_tq2_0), n_blocks = (int)(a->k / 256), rest = n_blocks % 4;
     const __m256i low = _mm256_set1_epi8(3), one = _mm256_set1_epi16(1), flip = _mm256_set1_epi8((char)0x80);
+    const __m128i all = _mm_set1_epi32(-1), there = _mm_cmpgt_epi32(_mm_set1_epi32(rest), _mm_setr_epi32(0, 1, 2, 3));
     struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
     struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
-#define ZERO(n) __m256 f##n = _mm256_setzero_ps();
+#define ZERO(n) __m128 f##n = _mm_setzero_ps();
+#define SUMS(n) __m256i v##n##_0 = _mm256_setzero_si256(), v##n##_1 = v##n##_0, v##n##_2 = v##n##_0, v##n##_3 = v##n##_0;
 #define START(n) __m256i s##n = _mm256_setzero_si256();
-#define MAC(n) if (n < T) s##n = _mm256_add_epi16(s##n, _mm256_maddubs_epi16(q, load(x##n.q + b * 256 + at)));
+#define MAC(n) if (n < T) s##n = _mm256_add_epi16(s##n, _mm256_maddubs_epi16(q, load(x##n.q + in_row + at)));
 #define SUB(j, elements)                                                                                                                 \
     {                                                                                                                                    \
         const int at = 32 * (j);                                                                                                         \
         __m256i q = elements;                                                                                                            \
         EACH(MAC)                                                                                                                        \
     }
-#define BLOCK_END(n)                                                                                                                     \
-    if (n < T) {                                                                                                                         \
-        s##n = _mm256_madd_epi16(_mm256_sub_epi16(s##n, load(x##n.sum16 + b * 16)), one);                                                \
-        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s##n), _mm256_set1_ps(d * x##n.d[b]), f##n);                                           \
+#define END(n, i)                                                                                                                        \
+    if (n < T) v##n##_##i = _mm256_madd_epi16(_mm256_sub_epi16(s##n, load(x##n.sum16 + (b + (i)) * 16)), one);
+/* Block i of the group. */
+#define BLOCK(i)                                                                                                                         \
+    {                                                                                                                                    \
+        const unsigned char *p = w + (b + (i)) * size;                                                                                   \
+        const int64_t in_row = (b + (i)) * 256;                                                                                          \
+        ahead(p);                                                                                                                        \
+        EACH(START)                                                                                                                      \
+        if (packed) {                                                                                                                    \
+            const struct fo_block_tq1_0 *q1 = (const void *)p;                                                                           \
+            int four;                                                                                                                    \
+            memcpy(&four, q1->qh, sizeof four);                                                                                          \
+            __m256i v = _mm256_xor_si256(load(q1->qs), flip), u = v;                                                                     \
+            SUB(0, digit(v))                                                                                                             \
+            v = times3(v);                                                                                                               \
+            SUB(1, digit(v))                                                                                                             \
+            v = times3(v);                                                                                                               \
+            SUB(2, digit(v))                                                                                                             \
+            v = times3(v);                                                                                                               \
+            SUB(3, digit(v))                                                                                                             \
+            v = times3(v);                                                                                                               \
+            SUB(4, digit(v))                                                                                                             \
+            u = _mm256_xor_si256(_mm256_broadcastsi128_si256(load16(q1->qs + 32)), flip);                                                \
+            u = _mm256_blend_epi32(u, times3(u), 0xF0); /* digits 0 and 1 of the sixteen bytes, then 2 and 3 */                          \
+            SUB(5, digit(u))                                                                                                             \
+            u = times3(times3(u));                                                                                                       \
+            SUB(6, digit(u))                                                                                                             \
+            u = times3(times3(u)); /* digit 4 below; above, digits 0, 1, 2, 3 of the last four bytes */                                  \
+            __m256i last = _mm256_xor_si256(_mm256_set1_epi32(four), flip), third = times3(last), ninth = times3(third);                 \
+            last = _mm256_blend_epi32(_mm256_blend_epi32(last, third, 0x20), _mm256_blend_epi32(ninth, times3(ninth), 0x80), 0xC0);      \
+            SUB(7, digit(_mm256_blend_epi32(u, last, 0xF0)))                                                                             \
+        } else {                                                                                                                         \
+            __m256i v = load(p);                                                                                                         \
+            SUB(0, _mm256_and_si256(v, low)) SUB(1, _mm256_and_si256(_mm256_srli_epi16(v, 2), low))                                      \
+            SUB(2, _mm256_and_si256(_mm256_srli_epi16(v, 4), low)) SUB(3, _mm256_and_si256(_mm256_srli_epi16(v, 6), low))                \
+            v = load(p + 32);                                                                                                            \
+            SUB(4, _mm256_and_si256(v, low)) SUB(5, _mm256_and_si256(_mm256_srli_epi16(v, 2), low))                                      \
+            SUB(6, _mm256_and_si256(_mm256_srli_epi16(v, 4), low)) SUB(7, _mm256_and_si256(_mm256_srli_epi16(v, 6), low))                \
+        }                                                                                                                                \
+        END(0, i) END(1, i) END(2, i) END(3, i)                                                                                          \
     }
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);
+#define FOLD(n, there)                                                                                                                   \
+    if (n < T) {                                                                                                                         \
+        const __m256i v[4] = { v##n##_0, v##n##_1, v##n##_2, v##n##_3 };                                                                 \
+        f##n = add_four(f##n, v, d, x##n.d + b, there);                                                                                  \
+    }
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold4(f##n);
         EACH(ZERO)
-        for (int64_t b = 0; b < n_blocks; b++) {
-            const unsigned char *p = w + b * size;
-            ahead(p), ahead(p + 64);
-            EACH(START)
-            float d;
-            if (packed) {
-                const struct fo_block_tq1_0 *q1 = (const void *)p;
-                int four;
-                memcpy(&four, q1->qh, sizeof four);
-                d = half_to_f32(q1->d);
-                __m256i v = _mm256_xor_si256(load(q1->qs), flip), u = v;
-                SUB(0, digit(v))
-                v = times3(v);
-                SUB(1, digit(v))
-                v = times3(v);
-                SUB(2, digit(v))
-                v = times3(v);
-                SUB(3, digit(v))
-                v = times3(v);
-                SUB(4, digit(v))
-                u = _mm256_xor_si256(_mm256_broadcastsi128_si256(load16(q1->qs + 32)), flip);
-                u = _mm256_blend_epi32(u, times3(u), 0xF0); /* digits 0 and 1 of the sixteen bytes, then 2 and 3 */
-                SUB(5, digit(u))
-                u = times3(times3(u));
-                SUB(6, digit(u))
-                u = times3(times3(u)); /* digit 4 below; above, digits 0, 1, 2, 3 of the last four bytes */
-                __m256i last = _mm256_xor_si256(_mm256_set1_epi32(four), flip), third = times3(last), ninth = times3(third);
-                last = _mm256_blend_epi32(_mm256_blend_epi32(last, third, 0x20), _mm256_blend_epi32(ninth, times3(ninth), 0x80), 0xC0);
-                SUB(7, digit(_mm256_blend_epi32(u, last, 0xF0)))
-            } else {
-                const struct fo_block_tq2_0 *q2 = (const void *)p;
-                d = half_to_f32(q2->d);
-                __m256i v = load(q2->qs);
-                SUB(0, _mm256_and_si256(v, low)) SUB(1, _mm256_and_si256(_mm256_srli_epi16(v, 2), low))
-                SUB(2, _mm256_and_si256(_mm256_srli_epi16(v, 4), low)) SUB(3, _mm256_and_si256(_mm256_srli_epi16(v, 6), low))
-                v = load(q2->qs + 32);
-                SUB(4, _mm256_and_si256(v, low)) SUB(5, _mm256_and_si256(_mm256_srli_epi16(v, 2), low))
-                SUB(6, _mm256_and_si256(_mm256_srli_epi16(v, 4), low)) SUB(7, _mm256_and_si256(_mm256_srli_epi16(v, 6), low))
-            }
-            EACH(BLOCK_END)
+        __m128 d;
+        int64_t b = 0;
+        for (; b + 4 <= n_blocks; b += 4) {
+            EACH(SUMS)
+            BLOCK(0) BLOCK(1) BLOCK(2) BLOCK(3)
+            d = scales4(w + b * size + size - 2, size, 4);
+            FOLD(0, all) FOLD(1, all) FOLD(2, all) FOLD(3, all)
+        }
+        if (rest) {
+            EACH(SUMS)
+            BLOCK(0)
+            if (rest > 1) BLOCK(1)
+            if (rest > 2) BLOCK(2)
+            d = scales4(w + b * size + size - 2, size, rest);
+            FOLD(0, there) FOLD(1, there) FOLD(2, there) FOLD(3, there)
         }
         EACH(OUT)
 #undef ZERO
+#undef SUMS
 #undef START
 #undef MAC
 #undef SUB
-#undef BLOCK_END
+#undef END
+#undef BLOCK
+#undef FOLD
 #undef OUT
     }
 }

@@ -4,14 +4,13 @@
  *
  *   Q5_0, Q5_1     q <= 31: eight products, 8 * 31 * 127 = 31496, stay in 16 bits
  *   MXFP4          q + 12 <= 24: the same
- *   NVFP4          |q| <= 12: the four that belong to one register
+ *   NVFP4          |q| <= 12: the four of a sub-block, wherever they lie
  *   IQ4_NL         |q| <= 127: two, 2 * 127 * 127 = 32258 */
 #include "foundry/cpu/kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
-#include "foundry/cpu/avx2.h"
+#include "foundry/cpu/avx2_iq.h"
 #include "foundry/cpu/tile.h"
-#include "foundry/quant.h"
 
 INLINE __m256i values16(const int8_t values[16]) {
     return _mm256_broadcastsi128_si256(load16(values));
@@ -134,52 +133,70 @@ DOT_SLOT(dot_q5_1, dot_pairs, FO_Q5_1)
 DOT_SLOT(dot_iq4_nl, dot_pairs, FO_IQ4_NL)
 DOT_SLOT(dot_mxfp4, dot_pairs, FO_MXFP4)
 
-/* The scales of a block of NVFP4 over 2, exactly, from the four codes: shifted to the fields of a half they are 2^8 too small, subnormals
- * too. The top bit counts for nothing, but 0x7F alone is zero. */
-INLINE __m128 halves_of_e4m3(const uint8_t codes[4]) {
-    int four;
-    memcpy(&four, codes, sizeof four);
-    __m128i c = _mm_cvtsi32_si128(four), nan = _mm_cmpeq_epi8(c, _mm_set1_epi8(0x7F));
-    c = _mm_slli_epi16(_mm_cvtepu8_epi16(_mm_and_si128(_mm_andnot_si128(nan, c), _mm_set1_epi8(0x7F))), 7);
-    return _mm_mul_ps(_mm_cvtph_ps(c), _mm_set1_ps(128));
-}
-
-/* NVFP4, a block of 64 at a time: interleaved by eights, low and high nibbles become sub-blocks 0 and 2, 1 and 3, the order of paired activations;
- * |q| <= 12. Of the eight sums of each register four belong to one scale. */
+/* NVFP4, two blocks of 64 at a time: interleaved by eights, low and high nibbles become sub-blocks 0 and 2, 1 and 3, the order of paired
+ * activations; |q| <= 12. A lane gets the sum of one sub-block: 0 1 of both blocks, then 2 3. */
 INLINE void dot_nvfp4_rows(const bool four, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                            size_t y_stride, const int T) {
     const bool with_sign = four;
     const int n_blocks = (int)(a->k / 64);
     const __m256i low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1), values = values16(fo_fp4_values);
-    const __m256i order = _mm256_setr_epi32(0, 0, 1, 1, 2, 2, 3, 3);
+    const __m256i order = _mm256_setr_epi32(0, 0, 2, 2, 1, 1, 3, 3);
     struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);
     struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
         const struct fo_block_nvfp4 *p = (const void *)w;
 #define ZERO(n) __m256 f##n = _mm256_setzero_ps();
-/* Sums of four products, and after the shuffles of eight: 0 0 1 1 | 2 2 3 3 by sub-block. */
-#define STEP(n)                                                                                                                          \
+#define SUMS(n) __m256i v##n##_0 = _mm256_setzero_si256(), v##n##_1 = v##n##_0;
+#define MAC(n, i)                                                                                                                        \
     if (n < T) {                                                                                                                         \
-        __m256i s = PRODUCTS(even, even_u, load(x##n.p + b * 64)), u = PRODUCTS(odd, odd_u, load(x##n.p + b * 64 + 32));                 \
-        s = _mm256_madd_epi16(_mm256_add_epi16(_mm256_unpacklo_epi64(s, u), _mm256_unpackhi_epi64(s, u)), one);                          \
-        __m128 xd = _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)(x##n.d + b * 2)));                                  \
-        __m128 by = _mm_mul_ps(d, _mm_unpacklo_ps(xd, xd));                                                                              \
-        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(s), _mm256_permutevar8x32_ps(_mm256_castps128_ps256(by), order), f##n);                \
+        __m256i s = PRODUCTS(even, even_u, load(x##n.p + (b + (i)) * 64)), u = PRODUCTS(odd, odd_u, load(x##n.p + (b + (i)) * 64 + 32)); \
+        v##n##_##i = _mm256_madd_epi16(_mm256_add_epi16(_mm256_unpacklo_epi64(s, u), _mm256_unpackhi_epi64(s, u)), one);                 \
+    }
+#define BLOCK(i)                                                                                                                         \
+    {                                                                                                                                    \
+        __m256i v = load(p[b + (i)].qs), lo = _mm256_and_si256(v, low), hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);             \
+        lo = _mm256_shuffle_epi8(values, lo), hi = _mm256_shuffle_epi8(values, hi);                                                      \
+        __m256i even = _mm256_unpacklo_epi64(lo, hi), odd = _mm256_unpackhi_epi64(lo, hi);                                               \
+        __m256i even_u = _mm256_abs_epi8(even), odd_u = _mm256_abs_epi8(odd);                                                            \
+        MAC(0, i) MAC(1, i) MAC(2, i) MAC(3, i)                                                                                          \
+    }
+#define FOLD(n)                                                                                                                          \
+    if (n < T) {                                                                                                                         \
+        __m256 xd = _mm256_permutevar8x32_ps(_mm256_castps128_ps256(_mm_loadu_ps(x##n.d + b * 2)), order);                               \
+        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(_mm256_hadd_epi32(v##n##_0, v##n##_1)), _mm256_mul_ps(d, xd), f##n);                   \
+    }
+/* Of a missing second block the scales are zero. */
+#define SCALES(second)                                                                                                                   \
+    {                                                                                                                                    \
+        int c0, c1 = 0;                                                                                                                  \
+        memcpy(&c0, p[b].d, sizeof c0);                                                                                                  \
+        if (second) memcpy(&c1, p[b + 1].d, sizeof c1);                                                                                  \
+        d = halves_of_e4m3(_mm_cvtepu8_epi16(_mm_unpacklo_epi16(_mm_cvtsi32_si128(c0), _mm_cvtsi32_si128(c1))));                         \
     }
 #define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold(f##n);
         EACH(ZERO)
-        for (int b = 0; b < n_blocks; b++) {
-            ahead(p + b);
-            __m256i v = load(p[b].qs), lo = _mm256_and_si256(v, low), hi = _mm256_and_si256(_mm256_srli_epi16(v, 4), low);
-            lo = _mm256_shuffle_epi8(values, lo), hi = _mm256_shuffle_epi8(values, hi);
-            __m256i even = _mm256_unpacklo_epi64(lo, hi), odd = _mm256_unpackhi_epi64(lo, hi);
-            __m256i even_u = _mm256_abs_epi8(even), odd_u = _mm256_abs_epi8(odd);
-            __m128 d = halves_of_e4m3(p[b].d);
-            EACH(STEP)
+        __m256 d;
+        int b = 0;
+        for (; b + 2 <= n_blocks; b += 2) {
+            ahead(p + b), ahead((const char *)(p + b) + 64);
+            SCALES(true)
+            EACH(SUMS)
+            BLOCK(0) BLOCK(1)
+            EACH(FOLD)
+        }
+        if (b < n_blocks) {
+            SCALES(false)
+            EACH(SUMS)
+            BLOCK(0)
+            EACH(FOLD)
         }
         EACH(OUT)
 #undef ZERO
-#undef STEP
+#undef SUMS
+#undef MAC
+#undef BLOCK
+#undef FOLD
+#undef SCALES
 #undef OUT
     }
 }

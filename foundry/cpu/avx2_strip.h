@@ -51,6 +51,13 @@ INLINE void put_halves(const struct strip *s, size_t at, float to[ROWS]) {
 #undef H
 }
 
+/* Scales of sixteen rows, each twice: for the two sums of a dword. */
+INLINE void put_twice(int16_t to[ROWS][2], __m128i bytes) {
+    __m256i v = _mm256_permute4x64_epi64(_mm256_cvtepi8_epi16(bytes), 0xD8);
+    _mm256_store_si256((__m256i *)(void *)to, _mm256_unpacklo_epi16(v, v));
+    _mm256_store_si256((__m256i *)(void *)to[8], _mm256_unpackhi_epi16(v, v));
+}
+
 #define EACH_TOKEN(X) X(0) X(1) X(2) X(3)
 
 /* Four activations of a token, or a pair of words, in every lane. */

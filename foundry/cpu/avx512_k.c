@@ -116,7 +116,7 @@ INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_byt
     struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
     struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
-#define ZERO(n) __m512 f##n = _mm512_setzero_ps();
+#define ZERO(n) __m128 f##n = _mm_setzero_ps();
 #define START(n) __m512i s##n = _mm512_setzero_si512();
 #define MAC(n)                                                                                                                           \
     if (n < T) {                                                                                                                         \
@@ -132,17 +132,25 @@ INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_byt
         __mmask64 minus = _mm512_movepi8_mask(q);                                                                                        \
         EACH(MAC)                                                                                                                        \
     }
-#define BLOCK_END(n) if (n < T) f##n = _mm512_fmadd_ps(_mm512_cvtepi32_ps(s##n), _mm512_set1_ps(d * x##n.d[b]), f##n);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold16(f##n);
+#define BLOCK_END(n) if (n < T) v[n][i] = _mm256_add_epi32(_mm512_castsi512_si256(s##n), _mm512_extracti64x4_epi64(s##n, 1));
+#define FOLD(n) if (n < T) f##n = add_four(f##n, v[n], d, x##n.d + group, there);
+#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold4(f##n);
         EACH(ZERO)
-        for (int64_t b = 0; b < n_blocks; b++) {
-            const struct fo_block_iq4_xs *p = (const struct fo_block_iq4_xs *)(const void *)w + b;
-            ahead(p), ahead((const char *)p + 64), ahead((const char *)p + 128);
-            __m512i scales = _mm512_castsi128_si512(scales_iq4_xs(p));
-            float d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(p->d)));
-            EACH(START)
-            SUB(0) SUB(1) SUB(2) SUB(3)
-            EACH(BLOCK_END)
+        for (int64_t group = 0; group < n_blocks; group += 4) {
+            const int n = (int)(n_blocks - group < 4 ? n_blocks - group : 4);
+            __m256i v[FO_TILE][4];
+            const __m128i there = begin_four(v, T, n);
+            for (int i = 0; i < n; i++) {
+                const int64_t b = group + i;
+                const struct fo_block_iq4_xs *p = (const struct fo_block_iq4_xs *)(const void *)w + b;
+                ahead(p), ahead((const char *)p + 64), ahead((const char *)p + 128);
+                __m512i scales = _mm512_castsi128_si512(scales_iq4_xs(p));
+                EACH(START)
+                SUB(0) SUB(1) SUB(2) SUB(3)
+                EACH(BLOCK_END)
+            }
+            __m128 d = scales4(w + group * (int)sizeof(struct fo_block_iq4_xs), sizeof(struct fo_block_iq4_xs), n);
+            EACH(FOLD)
         }
         EACH(OUT)
 #undef ZERO
@@ -150,6 +158,7 @@ INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_byt
 #undef MAC
 #undef SUB
 #undef BLOCK_END
+#undef FOLD
 #undef OUT
     }
 }

@@ -148,6 +148,7 @@ void fo_cpu_avx2_k(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_iq(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_gemm(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_gemm_k(struct fo_cpu_kernels *k);
+void fo_cpu_avx2_gemm_iq(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_gemm_f(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_rows(struct fo_cpu_kernels *k);
 void fo_cpu_avx2_attn(struct fo_attn_kernels *k);

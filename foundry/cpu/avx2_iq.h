@@ -1,0 +1,180 @@
+/* How AVX2 takes the blocks apart of the types with code books (IQ1, IQ2, IQ3), of IQ4_XS, TQ1_0 and NVFP4: for their dots (avx2_iq.c, avx2_k.c,
+ * avx2_legacy.c) and their batched products (avx2_gemm_iq.c). Entries of books are fetched as bytes (books.h), 32 elements at a time. Nothing
+ * where the compiler does not make AVX2, FMA and F16C. */
+#pragma once
+#include "foundry/cpu/avx2.h"
+#include "foundry/cpu/books.h"
+#include "foundry/dtype.h"
+#include "foundry/quant.h"
+
+#if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+
+INLINE uint32_t word_of(const void *p) {
+    uint32_t v;
+    memcpy(&v, p, sizeof v);
+    return v;
+}
+
+/* --- IQ2 and IQ3: magnitudes and signs ------------------------------------------------------------------------------------------- */
+
+/* Two entries of a book of eights: MOVHPS takes the second from memory in one step. */
+INLINE __m128i two_eights(const uint64_t *low, const uint64_t *high) {
+    __m128 v = _mm_castsi128_ps(_mm_loadl_epi64((const __m128i *)(const void *)low));
+    return _mm_castps_si128(_mm_loadh_pi(v, (const __m64 *)(const void *)high));
+}
+
+/* Four. */
+#define EIGHTS(book, a, b, c, d) _mm256_setr_m128i(two_eights((book) + (a), (book) + (b)), two_eights((book) + (c), (book) + (d)))
+
+/* Eight entries of a book of fours, joined in pairs outside the vector unit. */
+INLINE __m256i fours(const uint32_t *book, const uint8_t *index, uint32_t high) {
+#define AT(i) (book[index[i] | (high << (8 - (i)) & 0x100)])
+#define TWO(i) ((long long)(AT(i) | (uint64_t)AT((i) + 1) << 32))
+    return _mm256_setr_epi64x(TWO(0), TWO(2), TWO(4), TWO(6));
+#undef TWO
+#undef AT
+}
+
+/* 32 bits of signs as bytes, 1 or -1. */
+INLINE __m256i signs_of(const uint8_t bits[4]) {
+    const __m256i spread = _mm256_setr_epi64x(0, 0x0101010101010101, 0x0202020202020202, 0x0303030303030303);
+    const __m256i bit = _mm256_set1_epi64x((long long)0x8040201008040201ULL);
+    __m256i set = _mm256_and_si256(_mm256_shuffle_epi8(_mm256_set1_epi32((int)word_of(bits)), spread), bit);
+    return _mm256_or_si256(_mm256_cmpeq_epi8(set, bit), _mm256_set1_epi8(1));
+}
+
+/* The magnitudes of elements 32 j .. 32 j + 31. */
+INLINE __m256i magnitudes_of(const enum fo_dtype type, const struct fo_cpu_books *k, const unsigned char *p, const int j) {
+    if (type == FO_IQ2_XXS) {
+        const uint8_t *i = ((const struct fo_block_iq2_xxs *)(const void *)p)->sub[j].index;
+        return EIGHTS(k->iq2_xxs, i[0], i[1], i[2], i[3]);
+    }
+    if (type == FO_IQ2_XS) {
+        const uint16_t *i = ((const struct fo_block_iq2_xs *)(const void *)p)->qs + 4 * j;
+        return EIGHTS(k->iq2_xs, i[0] & 511, i[1] & 511, i[2] & 511, i[3] & 511);
+    }
+    if (type == FO_IQ2_S) {
+        const struct fo_block_iq2_s *b = (const void *)p;
+        const uint8_t *i = b->qs + 4 * j;
+        uint32_t h = b->qh[j];
+        return EIGHTS(k->iq2_s, i[0] | (h << 8 & 0x300), i[1] | (h << 6 & 0x300), i[2] | (h << 4 & 0x300), i[3] | (h << 2 & 0x300));
+    }
+    if (type == FO_IQ3_XXS) return fours(k->iq3_xxs, ((const struct fo_block_iq3_xxs *)(const void *)p)->qs + 8 * j, 0);
+    const struct fo_block_iq3_s *b = (const void *)p;
+    return fours(k->iq3_s, b->qs + 8 * j, b->qh[j]);
+}
+
+INLINE __m256i block_signs(const enum fo_dtype type, const struct fo_cpu_books *k, const unsigned char *p, const int j) {
+    if (type == FO_IQ2_S) return signs_of(((const struct fo_block_iq2_s *)(const void *)p)->signs + 4 * j);
+    if (type == FO_IQ3_S) return signs_of(((const struct fo_block_iq3_s *)(const void *)p)->signs + 4 * j);
+    if (type == FO_IQ2_XS) {
+        const uint16_t *i = ((const struct fo_block_iq2_xs *)(const void *)p)->qs + 4 * j;
+        return EIGHTS(k->signs, i[0] >> 9, i[1] >> 9, i[2] >> 9, i[3] >> 9);
+    }
+    uint32_t word = word_of(type == FO_IQ2_XXS ? ((const struct fo_block_iq2_xxs *)(const void *)p)->sub[j].word
+                                               : ((const struct fo_block_iq3_xxs *)(const void *)p)->word[j]);
+    return EIGHTS(k->signs, word & 127, word >> 7 & 127, word >> 14 & 127, word >> 21 & 127);
+}
+
+/* Scales are 2 s + 1. Those of sixteen sub-blocks of 16 (IQ2_XS and IQ2_S) as words. */
+INLINE __m256i nibble_scales(const uint8_t packed[8]) {
+    __m128i both = _mm_loadl_epi64((const __m128i *)(const void *)packed), low = _mm_set1_epi8(15);
+    both = _mm_unpacklo_epi8(_mm_and_si128(both, low), _mm_and_si128(_mm_srli_epi16(both, 4), low));
+    return _mm256_cvtepu8_epi16(_mm_or_si128(_mm_add_epi8(both, both), _mm_set1_epi8(1)));
+}
+
+/* That of sub-block j of 32. */
+INLINE int scale_of(const enum fo_dtype type, const unsigned char *p, const int j) {
+    if (type == FO_IQ2_XXS) return (int)(word_of(((const struct fo_block_iq2_xxs *)(const void *)p)->sub[j].word) >> 28) * 2 + 1;
+    if (type == FO_IQ3_XXS) return (int)(word_of(((const struct fo_block_iq3_xxs *)(const void *)p)->word[j]) >> 28) * 2 + 1;
+    return (((const struct fo_block_iq3_s *)(const void *)p)->scales[j / 2] >> 4 * (j & 1) & 15) * 2 + 1;
+}
+
+INLINE int book_block_bytes(const enum fo_dtype type) {
+    switch (type) {
+    case FO_IQ1_S: return sizeof(struct fo_block_iq1_s);
+    case FO_IQ1_M: return sizeof(struct fo_block_iq1_m);
+    case FO_IQ2_XXS: return sizeof(struct fo_block_iq2_xxs);
+    case FO_IQ2_XS: return sizeof(struct fo_block_iq2_xs);
+    case FO_IQ2_S: return sizeof(struct fo_block_iq2_s);
+    case FO_IQ3_XXS: return sizeof(struct fo_block_iq3_xxs);
+    default: return sizeof(struct fo_block_iq3_s);
+    }
+}
+
+/* What is left of a weight beside d, the integer scale and the integers below. */
+INLINE float unit_of(const enum fo_dtype type) {
+    return type == FO_IQ3_S ? 1 : type == FO_IQ3_XXS ? 0.25f : 0.125f;
+}
+
+/* --- IQ1: -1, 0 or 1, shifted by an eighth -------------------------------------------------------------------------------------------- */
+
+/* Elements of sub-block j of 32 plus one: 0..2. */
+INLINE __m256i entries_iq1_s(const struct fo_cpu_books *k, const struct fo_block_iq1_s *p, const int j) {
+    const uint8_t *i = p->qs + 4 * j;
+    uint32_t h = p->qh[j];
+    return EIGHTS(k->iq1, i[0] | (h << 8 & 0x700), i[1] | (h << 5 & 0x700), i[2] | (h << 2 & 0x700), i[3] | (h >> 1 & 0x700));
+}
+
+/* The eight scales of IQ1_S, 2 s + 1; and -1 where the shift is down, else 0. */
+INLINE __m128i scales_iq1_s(const struct fo_block_iq1_s *p, __m128i *ret_down) {
+    __m128i top = load16(p->qh), three = _mm_and_si128(_mm_srli_epi16(top, 12), _mm_set1_epi16(7));
+    *ret_down = _mm_srai_epi16(top, 15);
+    return _mm_or_si128(_mm_add_epi16(three, three), _mm_set1_epi16(1));
+}
+
+/* Elements of sub-block j of 32, eight times as large, shift included: each eight have their own. */
+INLINE __m256i elements_iq1_m(const struct fo_cpu_books *k, const struct fo_block_iq1_m *p, const int j) {
+    const __m256i shift_bits = _mm256_setr_epi64x(0x0008000800080008, 0x0080008000800080, 0x0800080008000800, (long long)0x8000800080008000ULL);
+    const uint8_t *i = p->qs + 4 * j;
+    uint32_t h = p->qh[2 * j] | (uint32_t)p->qh[2 * j + 1] << 8;
+    __m256i q = EIGHTS(k->iq1, i[0] | (h << 8 & 0x700), i[1] | (h << 4 & 0x700), i[2] | (h & 0x700), i[3] | (h >> 4 & 0x700));
+    __m256i down = _mm256_cmpeq_epi16(_mm256_and_si256(_mm256_set1_epi16((short)h), shift_bits), shift_bits);
+    return _mm256_add_epi8(_mm256_add_epi8(_mm256_slli_epi16(q, 3), _mm256_set1_epi8(-7)), _mm256_add_epi8(down, down));
+}
+
+/* The sixteen scales of IQ1_M, 2 s + 1, as words: s is three bits of the first, second, third or fourth word, four to a word. */
+INLINE __m256i scales_iq1_m(const uint16_t packed[4]) {
+    __m256i words = _mm256_broadcastsi128_si256(_mm_loadl_epi64((const __m128i *)(const void *)packed));
+    words = _mm256_shuffle_epi8(words, _mm256_setr_epi64x(0x0100010001000100, 0x0302030203020302, 0x0504050405040504, 0x0706070607060706));
+    words = _mm256_mullo_epi16(words, _mm256_set1_epi64x(1LL << 13 | 1LL << (16 + 10) | 1LL << (32 + 7) | 1LL << (48 + 4)));
+    words = _mm256_srli_epi16(words, 13); /* the three bits went to the top of their word */
+    return _mm256_or_si256(_mm256_add_epi16(words, words), _mm256_set1_epi16(1));
+}
+
+/* Its d, bits of a half: the top nibbles of the words. */
+INLINE int d_iq1_m(const uint16_t s[4]) {
+    return s[0] >> 12 | (s[1] >> 8 & 0xF0) | (s[2] >> 4 & 0xF00) | (s[3] & 0xF000);
+}
+
+/* --- without books ---------------------------------------------------------------------------------------------------------------- */
+
+/* The eight scales of IQ4_XS less 32, in the words of both halves. */
+INLINE __m256i scales_iq4_xs(const struct fo_block_iq4_xs *p) {
+    int four;
+    memcpy(&four, p->scales_l, sizeof four);
+    __m128i nibbles = _mm_cvtsi32_si128(four), low = _mm_set1_epi8(15);
+    nibbles = _mm_unpacklo_epi8(_mm_and_si128(nibbles, low), _mm_and_si128(_mm_srli_epi16(nibbles, 4), low));
+    __m128i top = _mm_mullo_epi16(_mm_set1_epi16((short)p->scales_h), _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1));
+    top = _mm_slli_epi16(_mm_srli_epi16(top, 14), 4); /* bits 2j and 2j + 1 of word j went to its top */
+    return _mm256_broadcastsi128_si256(_mm_sub_epi16(_mm_or_si128(_mm_cvtepu8_epi16(nibbles), top), _mm_set1_epi16(32)));
+}
+
+/* The highest digit of base 3 of bytes v, floor(3 v / 256), from v - 128 as signed bytes. */
+INLINE __m256i digit(__m256i v) {
+    return _mm256_abs_epi8(_mm256_add_epi8(_mm256_cmpgt_epi8(v, _mm256_set1_epi8(85 - 128)), _mm256_cmpgt_epi8(v, _mm256_set1_epi8(170 - 128))));
+}
+
+/* The next digit to the top: times 3 modulo 256. The 128 stays: 3 (v - 128) = 3 v - 128 modulo 256. */
+INLINE __m256i times3(__m256i v) {
+    return _mm256_add_epi8(v, _mm256_add_epi8(v, v));
+}
+
+/* Scales of NVFP4 over 2, exactly, from eight codes in words: shifted to the fields of a half they are 2^8 too small, subnormals too. The top
+ * bit counts for nothing, but 0x7F alone is zero. */
+INLINE __m256 halves_of_e4m3(__m128i codes) {
+    const __m128i nan = _mm_set1_epi16(0x7F);
+    codes = _mm_slli_epi16(_mm_and_si128(_mm_andnot_si128(_mm_cmpeq_epi16(codes, nan), codes), nan), 7);
+    return _mm256_mul_ps(_mm256_cvtph_ps(codes), _mm256_set1_ps(128));
+}
+#endif
