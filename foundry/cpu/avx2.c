@@ -399,6 +399,7 @@ DOT_SLOT(dot_q6_k, dot_q6, true)
 
 bool fo_cpu_avx2(struct fo_cpu_kernels *k) {
     k->isa = "avx2";
+    memset(k->gemm_from, 0, sizeof k->gemm_from); /* what the overlay below measured is of its own kernels */
     k->quant_q8_0 = quant_q8_0;
     k->quant_q8_k = quant_q8_k;
     k->dot[FO_F32] = dot_f32;

@@ -1,5 +1,5 @@
 /* Types of 32 elements a block by batches of activations for AVX2 + FMA. What the dots of avx2.c and avx2_legacy.c compute for one row of
- * weights, these compute for sixteen rows and up to four tokens at a time, with the same integers and the same floats in the same order, so
+ * weights, these compute for sixteen rows and up to three tokens at a time, with the same integers and the same floats in the same order, so
  * that a token's numbers do not depend on which of the two computed them. avx2_strip.h tells how a strip lies.
  *
  * Quants up to 15: vpmaddubsw adds two products in 16 bits, and eight of these fit (8 * 2 * 15 * 127 = 30480), up to 31 four. Bytes with a
@@ -109,8 +109,8 @@ INLINE void unpack_bytes(const enum fo_dtype type, const struct strip *s, size_t
 /* Blocks [b, b + n_blocks) of a row of activations, of which b is a multiple of 8, with tokens t.., added to their sums. */
 #define TOKENS_OF(a, t)                                                                                                                  \
     struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);                                                                                           \
-    struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
-#define PLACES(i) const int8_t *p0 = x0.q + (b + (i)) * 32, *p1 = x1.q + (b + (i)) * 32, *p2 = x2.q + (b + (i)) * 32, *p3 = x3.q + (b + (i)) * 32;
+    struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2);
+#define PLACES(i) const int8_t *p0 = x0.q + (b + (i)) * 32, *p1 = x1.q + (b + (i)) * 32, *p2 = x2.q + (b + (i)) * 32;
 #define AHEAD(n) if (n < T && i % 2 == 0) _mm_prefetch((const char *)p##n + ahead_by, _MM_HINT_T0);
 #define SUM_LOAD(n)                                                                                                                      \
     __m256 f##n = _mm256_setzero_ps(), g##n = f##n;                                                                                      \

@@ -247,8 +247,8 @@ INLINE void tokens_super(const enum fo_dtype type, const struct super *w, int64_
                          const int32_t *start, size_t start_stride, const int T) {
     const int run = run_of(type), steps = steps_of(type);
     struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
-    struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
-    const int8_t *p0 = x0.q + b * 256, *p1 = x1.q + b * 256, *p2 = x2.q + b * 256, *p3 = x3.q + b * 256;
+    struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2);
+    const int8_t *p0 = x0.q + b * 256, *p1 = x1.q + b * 256, *p2 = x2.q + b * 256;
     const size_t ahead_by = (size_t)T * a->row_bytes;
     start += b * (64 / run);
 #define ZERO(n) __m256i u##n = _mm256_setzero_si256(), v##n = u##n;
@@ -313,14 +313,16 @@ INLINE void strip_super(const enum fo_dtype type, const struct strip *s, const s
     memset(k->sum, 0, (size_t)n_t * sizeof *k->sum);
     for (int64_t b = 0; b < a->k / 256; b++) {
         const size_t at = (size_t)b * (size_t)size;
-        strip_ahead(s, at, size, ROWS);
+        struct fetch fetch = fetch_of(s, at * ROWS, (size_t)size * ROWS, N_GROUPS(n_t));
         switch (type) {
         case FO_IQ4_XS: unpack_iq4_xs(s, at, &k->w); break;
         case FO_TQ1_0: unpack_tq1_0(s, at, &k->w); break;
         case FO_TQ2_0: unpack_tq2_0(s, at, &k->w); break;
         default: unpack_book(type, s, at, &k->w);
         }
-#define PART(t, T) tokens_super(type, &k->w, b, a, t0 + (t), k->sum + (t), k->start + (size_t)(t)*n_starts, n_starts, T);
+#define PART(t, T)                                                                                                                       \
+    fetch_some(&fetch);                                                                                                                  \
+    tokens_super(type, &k->w, b, a, t0 + (t), k->sum + (t), k->start + (size_t)(t)*n_starts, n_starts, T);
         BY_TOKENS(n_t, PART)
 #undef PART
     }
@@ -402,7 +404,7 @@ INLINE void tokens_nvfp4(const struct fp4 *w, int b, int n, const struct fo_act 
     const __m256i one = _mm256_set1_epi16(1);
     const size_t ahead_by = (size_t)T * a->row_bytes;
     struct fo_act_q8_0 x0 = fo_act_q8_0(a, t);
-    struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2), x3 = fo_act_q8_0(a, t + (T > 3) * 3);
+    struct fo_act_q8_0 x1 = fo_act_q8_0(a, t + (T > 1)), x2 = fo_act_q8_0(a, t + (T > 2) * 2);
     for (int c = 0; c < CLASSES && c < n; c++) {
 #define SUM_LOAD(n)                                                                                                                      \
     __m256 f##n = _mm256_setzero_ps(), g##n = f##n;                                                                                      \
@@ -488,6 +490,8 @@ void fo_cpu_avx2_gemm_iq(struct fo_cpu_kernels *k) {
     k->gemm[FO_IQ2_S] = gemm_iq2_s;
     k->gemm[FO_IQ3_XXS] = gemm_iq3_xxs;
     k->gemm[FO_IQ3_S] = gemm_iq3_s;
-    k->gemm_from[FO_IQ1_S] = 8; /* at 6 the dot is as fast */
+    static const enum fo_dtype books[] = { FO_IQ1_S, FO_IQ1_M, FO_IQ2_XXS, FO_IQ2_XS, FO_IQ2_S, FO_IQ3_XXS, FO_IQ3_S };
+    for (size_t i = 0; i < sizeof books / sizeof *books; i++) k->gemm_from[books[i]] = 6; /* at fewer their dots are as fast */
+    k->gemm_from[FO_IQ1_S] = 8;
 }
 #endif

@@ -1,5 +1,5 @@
 /* Types of 256 elements a block by batches of activations for AVX2 + FMA: what the dots of avx2.c and avx2_k.c compute for one row of weights,
- * these compute for sixteen rows and up to four tokens at a time, with the same integers and the same floats in the same order, so that
+ * these compute for sixteen rows and up to three tokens at a time, with the same integers and the same floats in the same order, so that
  * a token's numbers do not depend on which of the two computed them. avx2_strip.h tells how a strip lies.
  *
  * One block of sixteen rows is unpacked (6 KiB: it stays in the first cache) and all tokens pass it; their sums wait in scratch. vpmaddubsw
@@ -135,8 +135,8 @@ enum { NO_MINS, MINS_16, MINS_32 };
 INLINE void tokens_super(const struct super *w, int64_t b, const struct fo_act *a, int64_t t, struct sums *sum, const int32_t *start, size_t start_stride,
                          const int steps, const int run, const int mins, const bool offset, const int T) {
     struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
-    struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
-    const int8_t *p0 = x0.q + b * 256, *p1 = x1.q + b * 256, *p2 = x2.q + b * 256, *p3 = x3.q + b * 256;
+    struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2);
+    const int8_t *p0 = x0.q + b * 256, *p1 = x1.q + b * 256, *p2 = x2.q + b * 256;
     const size_t ahead_by = (size_t)T * a->row_bytes;
     start += b * 16;
 #define ZERO(n) __m256i u##n = _mm256_setzero_si256(), v##n = u##n;
@@ -211,11 +211,12 @@ INLINE void strip_super(const enum fo_dtype type, const struct strip *s, const s
     memset(k->sum, 0, (size_t)n_t * sizeof *k->sum);
     for (int64_t b = 0; b < a->k / 256; b++) {
         const size_t at = (size_t)b * (size_t)size;
-        strip_ahead(s, at, size, ROWS);
+        struct fetch fetch = fetch_of(s, at * ROWS, (size_t)size * ROWS, N_GROUPS(n_t));
         if (q45) unpack_q45_k(type == FO_Q5_K, s, at, &k->w);
         if (q23) unpack_q23_k(type == FO_Q3_K, s, at, &k->w);
         if (type == FO_Q6_K) unpack_q6_k(s, at, &k->w);
-#define PART(t, T) \
+#define PART(t, T)                                                                                                                       \
+    fetch_some(&fetch);                                                                                                                  \
     tokens_super(&k->w, b, a, t0 + (t), k->sum + (t), k->start + (size_t)(t)*n_starts, n_starts, steps, run, mins, offset_of(type) != 0, T);
         BY_TOKENS(n_t, PART)
 #undef PART
@@ -246,6 +247,5 @@ void fo_cpu_avx2_gemm_k(struct fo_cpu_kernels *k) {
     k->gemm[FO_Q4_K] = gemm_q4_k;
     k->gemm[FO_Q5_K] = gemm_q5_k;
     k->gemm[FO_Q6_K] = gemm_q6_k;
-    k->gemm_from[FO_Q6_K] = 10; /* from memory the dot is ahead up to here: 178 GOP/s against 156 at 8 */
 }
 #endif

@@ -215,13 +215,14 @@ INLINE void strip_super(const enum fo_dtype type, const struct strip *s, const s
     memset(k->sum, 0, (size_t)n_t * sizeof *k->sum);
     for (int64_t b = 0; b < a->k / 256; b++) {
         const size_t at = (size_t)b * (size_t)size;
-        strip_ahead(s, at, size, ROWS);
+        struct fetch fetch = fetch_of(s, at * ROWS, (size_t)size * ROWS, N_GROUPS(n_t));
         for (int g = 0; g < 2; g++) {
             if (type == FO_Q4_K || type == FO_Q5_K) unpack_q45_k(type == FO_Q5_K, s, g, at, &k->w);
             if (type == FO_Q2_K || type == FO_Q3_K) unpack_q23_k(type == FO_Q3_K, s, g, at, &k->w);
             if (type == FO_Q6_K) unpack_q6_k(s, g, at, &k->w);
         }
 #define PART(t, n_part)                                                                                                                  \
+    fetch_some(&fetch);                                                                                                                  \
     (type == FO_Q6_K   ? tokens_q6_k                                                                                                     \
      : type == FO_Q3_K ? tokens_q3_k                                                                                                     \
      : type == FO_Q2_K ? tokens_q2_k                                                                                                     \

@@ -87,6 +87,8 @@ INLINE __m512i four(const void *x) {
         part(t, n_part);                                                                                                                 \
     }
 
+#define N_GROUPS(n) (((n) + AT_ONCE - 1) / AT_ONCE)
+
 /* `call` with the number of tokens, T, a constant. */
 #define WITH_T(n, call)                                                                                                                  \
     switch (n) {                                                                                                                         \

@@ -100,7 +100,7 @@ typedef void fo_gemm_fn(const unsigned char *w, size_t w_row_bytes, int64_t n_ro
                         void *scratch);
 
 enum {
-    FO_GEMM_FROM = 6,            /* from so many rows of activations on, unpacking the weights for a batch pays, if the type has no other number */
+    FO_GEMM_FROM = 4,            /* from so many rows of activations on, unpacking the weights for a batch pays, if the type has no other number */
     FO_GEMM_TOKENS = 128,        /* most rows of activations that a gemm of avx2 or avx512 serves with one unpacking of the weights */
     FO_GEMM_FIXED_BYTES = 151552, /* of scratch, */
     FO_GEMM_BYTES = 8832         /* and for every 256 columns */
