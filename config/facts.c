@@ -121,6 +121,7 @@ static const struct row estimate_rows[] = {
     { R(F_I64, struct cf_estimate, ctx_declared) },
     { R(F_I64, struct cf_estimate, max_sessions) },
     { R(F_I64, struct cf_estimate, max_concurrent) },
+    { R(F_WORD, struct cf_estimate, kv_type), .words = cf_kv_types },
     { R(F_I64, struct cf_estimate, ctx_cap) },
     { R(F_TEXT, struct cf_estimate, error) },
     { .name = "layer_bytes", .kind = F_U64S, .at = offsetof(struct cf_estimate, layer_bytes), .count = offsetof(struct cf_estimate, n_layers) },

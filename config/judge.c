@@ -58,14 +58,23 @@ void cf_judge_orphan(const struct cf_facts *f, const struct cf_instance *inst, b
         set(ret, CF_ACT_KEEP, "loaded by hand");
 }
 
-static bool made_for(const struct cf_estimate *e, const struct cf_model *m) {
-    return e->ctx_declared == m->ctx_cap && e->max_sessions == m->max_sessions && e->max_concurrent == m->max_concurrent &&
-           m->source_path && strcmp(e->path, m->source_path) == 0;
+bool cf_same_needs(const struct cf_model *a, const struct cf_model *b) {
+    return a->ctx_cap == b->ctx_cap && a->max_sessions == b->max_sessions && a->max_concurrent == b->max_concurrent &&
+           a->kv_type == b->kv_type && a->source_path && b->source_path && strcmp(a->source_path, b->source_path) == 0;
+}
+
+bool cf_estimate_is_of(const struct cf_estimate *e, const struct cf_model *m) {
+    const struct cf_model of = { .source_path = e->path,
+                                 .ctx_cap = e->ctx_declared,
+                                 .max_sessions = e->max_sessions,
+                                 .max_concurrent = e->max_concurrent,
+                                 .kv_type = (int)e->kv_type };
+    return cf_same_needs(&of, m);
 }
 
 const struct cf_estimate *cf_estimate_find(const struct cf_facts *f, const struct cf_model *m) {
     for (size_t i = 0; i < f->n_estimates; i++)
-        if (made_for(&f->estimates[i], m)) return &f->estimates[i];
+        if (cf_estimate_is_of(&f->estimates[i], m)) return &f->estimates[i];
     return NULL;
 }
 

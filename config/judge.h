@@ -32,5 +32,10 @@ void cf_judge_surplus(const struct cf_instance *inst, const char *why, struct cf
 /* One of a name that is neither declared nor asked for. */
 void cf_judge_orphan(const struct cf_facts *f, const struct cf_instance *inst, bool prune, struct cf_judgement *ret);
 
+/* Whether two models take the same memory: one file, and every key that an estimate depends on alike. */
+bool cf_same_needs(const struct cf_model *a, const struct cf_model *b);
+/* Whether the estimate is of what this model needs. */
+bool cf_estimate_is_of(const struct cf_estimate *e, const struct cf_model *m);
+
 /* The estimate that was made for this model's file and caps, or NULL. */
 const struct cf_estimate *cf_estimate_find(const struct cf_facts *f, const struct cf_model *m);

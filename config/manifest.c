@@ -152,10 +152,14 @@ static const struct cf_key source_rows[] = {
 };
 KEYS(source, "'source'", struct cf_model);
 
+#define KV_TYPES "f16|q8_0|q4_0"
+const char *const cf_kv_types[] = { [CF_KV_F16] = "f16", [CF_KV_Q8_0] = "q8_0", [CF_KV_Q4_0] = "q4_0", NULL };
+
 static const struct cf_key kv_rows[] = {
-    { .name = "type", .kind = CF_CHOICE, .words = "f16|q8_0|q4_0", .only = "f16", .def = "f16", .change = CF_RELOAD,
-      .help = "How keys and values are stored." },
-    { .name = "floor", .kind = CF_CHOICE, .later = true, .words = "f16|q8_0|q4_0", .def = "q4_0", .change = CF_LIVE,
+    { .name = "type", .kind = CF_CHOICE, OF(kv_type), .words = KV_TYPES, .def = "f16", .change = CF_RELOAD,
+      .help = "How keys and values are stored: `q8_0` takes about half the memory of `f16`, `q4_0` about a quarter; both need a model whose "
+              "heads have a multiple of 32 dimensions." },
+    { .name = "floor", .kind = CF_CHOICE, .later = true, .words = KV_TYPES, .def = "q4_0", .change = CF_LIVE,
       .help = "The smallest type that memory pressure may turn them into; `f16` forbids it." },
 };
 KEYS(kv, "'kv'", struct cf_model);

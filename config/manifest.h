@@ -55,6 +55,8 @@ struct cf_names {
 
 enum cf_state { CF_STATE_LOADED, CF_STATE_ON_DEMAND, CF_STATE_ABSENT }; /* in the order of the keys' words, as the next one */
 enum cf_memory { CF_MEMORY_GATED, CF_MEMORY_TRUST };
+enum cf_kv_type { CF_KV_F16, CF_KV_Q8_0, CF_KV_Q4_0 };
+extern const char *const cf_kv_types[]; /* their words, as in the manifest; NULL at the end */
 
 struct cf_model {
     char *name;
@@ -66,6 +68,7 @@ struct cf_model {
     size_t n_replicas;         /* 0 = one copy, placed as `dies` says */
     int64_t ctx_cap;           /* CF_AUTO */
     int64_t max_sessions, max_concurrent;
+    int kv_type;               /* enum cf_kv_type */
     int64_t queue_depth;
     uint64_t queue_timeout_ms;
     uint64_t decode_stall_ms;

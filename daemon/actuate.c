@@ -231,15 +231,12 @@ static int load_form(struct pd_loader *l, struct pd_step *s, const struct pd_for
         serve_opts(d, s->replica, &o);
         o.model = (struct pn_model_opts){
             .n_parts = (int)f->n_parts,
-            .ctx_cap = count(d->ctx_cap),
-            .max_sessions = count(d->max_sessions),
-            .max_concurrent = count(d->max_concurrent),
-            .kv_default = true,
             .no_mmap = s->no_mmap,
             .chat_template = text,
             .go_on = go_on,
             .go_on_ctx = &leave,
         };
+        pd_model_opts(d, &o.model);
         for (size_t i = 0; i < f->n_parts && i < PN_MAX_PARTS; i++)
             o.model.parts[i] = (struct pn_model_part){ .dev = f->devices[i], .first_layer = count(f->parts[i].first_layer), .n_layers = count(f->parts[i].n_layers) };
         code = f->n_parts > PN_MAX_PARTS ? (int)fo_fail(e, FO_ELIMIT, "a split over %zu dies; at most %d", f->n_parts, PN_MAX_PARTS) : pn_engine_load(l->app->engine, path, &o, e);

@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "config/facts.h"
+#include "config/judge.h"
 #include "config/manifest.h"
 #include "daemon/app.h"
 #include "daemon/http.h"
@@ -148,8 +149,8 @@ static json_t *placement_object(struct pd_app *app, const struct cf_instance *i)
         json_array_append_new(parts, json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "die", p->die, "first_layer", (json_int_t)p->first_layer, "n_layers", (json_int_t)p->n_layers, "weights_bytes",
                                                (json_int_t)p->weights_bytes, "kv_bytes", (json_int_t)p->kv_bytes, "scratch_bytes", (json_int_t)p->scratch_bytes));
     }
-    obj = json_pack("{s:I, s:s, s:I, s:I, s:I, s:o}", "replica", (json_int_t)i->replica, "state", instance_state_name(i->state), "generation", (json_int_t)i->generation, "running",
-                    (json_int_t)i->running, "host_bytes", (json_int_t)i->host_bytes, "estimated", parts);
+    obj = json_pack("{s:I, s:s, s:I, s:I, s:s, s:I, s:o}", "replica", (json_int_t)i->replica, "state", instance_state_name(i->state), "generation", (json_int_t)i->generation, "running",
+                    (json_int_t)i->running, "kv_type", cf_kv_types[i->spec->kv_type], "host_bytes", (json_int_t)i->host_bytes, "estimated", parts);
     if (obj && i->reason) json_object_set_new(obj, "reason", json_string(i->reason));
     struct pn_served *s = i->state == CF_I_LOADING ? NULL : pn_engine_get_replica(app->engine, i->name, (uint32_t)i->replica);
     if (s && obj) {
@@ -218,7 +219,7 @@ static json_t *model_status(struct pd_app *app, const struct pd_view *v, const s
     for (int i = 0; i < PD_N_CONDITIONS; i++) json_array_append_new(conditions, condition_object(pd_condition_name(i), &e->conditions[i]));
     for (size_t i = 0; i < v->facts->n_estimates; i++) {
         const struct cf_estimate *est = &v->facts->estimates[i];
-        if (!est->error && est->ctx_declared == d->ctx_cap && strcmp(est->path, d->source_path) == 0) ctx = est->ctx_cap;
+        if (!est->error && cf_estimate_is_of(est, d)) ctx = est->ctx_cap;
     }
     json_t *o = json_pack("{s:s, s:o, s:b, s:b, s:s, s:s, s:I, s:I, s:I, s:o, s:o}", "name", d->name, "aliases", aliases, "declared", e->declared, "ad_hoc", e->ad_hoc, "status",
                           pd_model_state_name(e->state), "reason", e->reason, "since", (json_int_t)e->since, "generation", (json_int_t)v->manifest->generation, "observed_generation",

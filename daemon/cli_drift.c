@@ -8,6 +8,7 @@
 
 #include "daemon/cli.h"
 #include "engine/drift.h"
+#include "engine/model.h"
 #include "engine/vocab.h"
 #include "foundry/base/err.h"
 #include "foundry/device.h"
@@ -202,8 +203,10 @@ int pd_cli_drift(const struct pd_cli_args *a) {
     struct fo_device *dev = NULL, *against = NULL;
     struct pn_ids ids = { 0 };
     struct pn_drift d;
+    struct pn_model_opts kv = { 0 };
     char names[2][64];
     int rc;
+    if (pd_cli_kv(a, &kv, &e)) return pd_cli_fail(&e), PD_EXIT_USAGE;
     pd_cli_catch_interrupt();
     if (a->tokens) {
         size_t n = 0;
@@ -216,7 +219,14 @@ int pd_cli_drift(const struct pd_cli_args *a) {
         rc = pd_cli_fail(&e);
         goto out;
     }
-    struct pn_drift_opts o = { .dev = dev, .against = against, .ids = ids.ids, .n = ids.n, .ctx_cap = (uint32_t)a->models[a->n_models].ctx_cap, .progress = progress };
+    struct pn_drift_opts o = { .dev = dev,
+                               .against = against,
+                               .ids = ids.ids,
+                               .n = ids.n,
+                               .ctx_cap = (uint32_t)a->models[a->n_models].ctx_cap,
+                               .kv_type = kv.kv_type,
+                               .has_kv_type = !kv.kv_default,
+                               .progress = progress };
     if (pn_drift(path, &o, &d, &e)) {
         pd_cli_progress(NULL);
         rc = e.code == FO_ECANCELLED ? PD_EXIT_INTERRUPTED : PD_EXIT_FAILURE;

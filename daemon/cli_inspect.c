@@ -50,14 +50,13 @@ static bool read_dies(const char *list, struct split *s) {
  * says. */
 static int split_over(const char *path, const struct pn_model_opts *o, struct split *s, struct fo_err *e) {
     static const uint64_t endless = 1ull << 50;
-    struct cf_model spec = { .source_path = (char *)path, .ctx_cap = o->ctx_cap ? (int64_t)o->ctx_cap : CF_AUTO, .max_sessions = o->max_sessions, .max_concurrent = o->max_concurrent };
     struct pd_estimate *est = NULL;
     struct cf_die_fact dies[MAX_DIES] = { 0 };
     char *names[MAX_DIES];
     struct fo_region r;
     struct cf_placer p;
     struct cf_place place;
-    int rc = pd_estimate_make(NULL, &spec, o->dev, &est, e);
+    int rc = pd_estimate_measure(path, o, &est, e);
     if (rc) return rc;
     if (est->v.error) {
         s->n = 0;

@@ -1,9 +1,11 @@
 /* `pantheon serve`: flags become the manifest's own text, parsed by the manifest's own rows, and run the daemon's own code: whatever
  * holds for pantheond holds here. Flags after a --model belong to it, flags before the first to all. A name twice is two copies of one
  * model, between which requests are shared out. */
+#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
 #include "config/manifest.h"
 #include "config/text.h"
@@ -61,6 +63,10 @@ static bool same_text(const char *a, const char *b) {
     return a == b || (a && b && strcmp(a, b) == 0);
 }
 
+static bool same_kv(const char *a, const char *b) {
+    return a == b || (a && b && strcasecmp(a, b) == 0);
+}
+
 /* The first model of that name when i is a copy of it, else i; 0 after a message when they differ in what copies share. */
 static int first_of(const struct pd_cli_args *a, int i) {
     const struct pd_cli_model *m = &a->models[i];
@@ -70,8 +76,9 @@ static int first_of(const struct pd_cli_args *a, int i) {
         size_t n;
         const char *name = name_of(m, &n);
         if (!same_text(m->path, f->path)) pd_cli_failf("--name %.*s stands for two files, %s and %s: a name twice means two copies of one file", (int)n, name, f->path, m->path);
-        else if (m->ctx_cap != f->ctx_cap || m->max_sessions != f->max_sessions || m->max_concurrent != f->max_concurrent || !same_text(m->chat_template, f->chat_template))
-            pd_cli_failf("%.*s: its copies differ in a cap or template: give them the same flags, or names of their own", (int)n, name);
+        else if (m->ctx_cap != f->ctx_cap || m->max_sessions != f->max_sessions || m->max_concurrent != f->max_concurrent || !same_kv(m->kv, f->kv) ||
+                 !same_text(m->chat_template, f->chat_template))
+            pd_cli_failf("%.*s: its copies differ in a cap, type of KV or template: give them the same flags, or names of their own", (int)n, name);
         else return k;
         return 0;
     }
@@ -143,6 +150,21 @@ static bool put_placement(const struct pd_cli_args *a, int i, const struct found
     return true;
 }
 
+/* As the other commands take it, in either case; f32 is for the reference path alone. */
+static bool put_kv(const char *kv, struct fo_buf *y) {
+    struct pn_model_opts o;
+    struct fo_err e;
+    if (!kv) return true;
+    if (pn_kv_type_parse(kv, &o, &e) == FO_OK && o.kv_type != FO_F32) {
+        fo_buf_puts(y, "    kv: { type: ");
+        for (const char *p = kv; *p; p++) fo_buf_putc(y, (char)tolower((unsigned char)*p));
+        fo_buf_puts(y, " }\n");
+        return true;
+    }
+    pd_cli_failf("--kv %s: a server keeps KV as f16, q8_0 or q4_0", kv);
+    return false;
+}
+
 static bool put_model(const struct pd_cli_args *a, int i, const struct found *f, struct fo_buf *y) {
     const struct pd_cli_model *m = &a->models[i], *all = &a->models[0];
     const char *template = m->chat_template ? m->chat_template : all->chat_template;
@@ -159,6 +181,7 @@ static bool put_model(const struct pd_cli_args *a, int i, const struct found *f,
     if (sessions == 1 && !concurrent) concurrent = 1;
     put_int(y, "max_sessions", sessions, 0);
     put_int(y, "max_concurrent", concurrent, 0);
+    if (!put_kv(m->kv ? m->kv : all->kv, y)) return false;
     if (template) {
         fo_buf_puts(y, "    chat_template: ");
         if (!put_text(y, "--chat-template", template)) return false;

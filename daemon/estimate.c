@@ -24,10 +24,6 @@ void pd_estimate_free(struct pd_estimate *p) {
     free(p);
 }
 
-bool pd_estimate_is_of(const struct cf_estimate *v, const struct cf_model *spec) {
-    return v->ctx_declared == spec->ctx_cap && v->max_sessions == spec->max_sessions && v->max_concurrent == spec->max_concurrent && strcmp(v->path, spec->source_path) == 0;
-}
-
 bool pd_estimate_stale(const struct pd_estimate *p, const char *dir) {
     char *path = pd_resolve(dir, p->v.path);
     if (!path) return false;
@@ -36,21 +32,23 @@ bool pd_estimate_stale(const struct pd_estimate *p, const char *dir) {
     return stale;
 }
 
+/* 0 is the engine's own choice, as CF_AUTO is. */
 static uint32_t count(int64_t v) {
     return v < 0 ? 0 : v > UINT32_MAX ? UINT32_MAX : (uint32_t)v;
 }
 
-static int fill(struct pd_estimate *p, const char *path, const struct cf_model *spec, struct fo_device *dev, struct fo_err *e) {
+void pd_model_opts(const struct cf_model *spec, struct pn_model_opts *o) {
+    static const enum fo_dtype kv_types[] = { [CF_KV_F16] = FO_F16, [CF_KV_Q8_0] = FO_Q8_0, [CF_KV_Q4_0] = FO_Q4_0 };
+    o->ctx_cap = count(spec->ctx_cap);
+    o->max_sessions = count(spec->max_sessions);
+    o->max_concurrent = count(spec->max_concurrent);
+    o->kv_type = kv_types[spec->kv_type];
+}
+
+static int fill(struct pd_estimate *p, const char *path, const struct pn_model_opts *o, struct fo_err *e) {
     struct pn_estimate est;
     char why[384] = "";
-    const struct pn_model_opts o = {
-        .dev = dev,
-        .ctx_cap = count(spec->ctx_cap),
-        .max_sessions = count(spec->max_sessions),
-        .max_concurrent = count(spec->max_concurrent),
-        .kv_default = true,
-    };
-    int code = pn_model_estimate(path, &o, &est, why, sizeof why, e);
+    int code = pn_model_estimate(path, o, &est, why, sizeof why, e);
     if (code == FO_ENOMEM) return code;
     if (code || *why) {
         p->v.error = strdup(code ? e->msg : why);
@@ -70,26 +68,36 @@ static int fill(struct pd_estimate *p, const char *path, const struct cf_model *
     return FO_OK;
 }
 
-int pd_estimate_make(const char *dir, const struct cf_model *spec, struct fo_device *dev, struct pd_estimate **ret, struct fo_err *e) {
+int pd_estimate_measure(const char *path, const struct pn_model_opts *o, struct pd_estimate **ret, struct fo_err *e) {
     struct pd_estimate *p = calloc(1, sizeof *p);
-    char *path = pd_resolve(dir, spec->source_path);
-    int code = FO_OK;
-    if (p) {
-        p->v.path = strdup(spec->source_path);
-        p->v.ctx_declared = spec->ctx_cap;
-        p->v.max_sessions = spec->max_sessions;
-        p->v.max_concurrent = spec->max_concurrent;
-    }
-    if (!p || !path || !p->v.path) code = fo_fail(e, FO_ENOMEM, "no memory for an estimate");
-    if (code == FO_OK) {
-        p->identity = pn_model_identity(path); /* before: a change in between makes it stale */
-        code = fill(p, path, spec, dev, e);
-    }
-    free(path);
+    if (!p) return fo_fail(e, FO_ENOMEM, "no memory for an estimate");
+    p->identity = pn_model_identity(path); /* before: a change in between makes it stale */
+    int code = fill(p, path, o, e);
     if (code) {
         pd_estimate_free(p);
         return code;
     }
+    *ret = p;
+    return FO_OK;
+}
+
+int pd_estimate_make(const char *dir, const struct cf_model *spec, struct fo_device *dev, struct pd_estimate **ret, struct fo_err *e) {
+    struct pd_estimate *p = NULL;
+    struct pn_model_opts o = { .dev = dev };
+    char *name = strdup(spec->source_path), *path = pd_resolve(dir, spec->source_path);
+    int code = name && path ? FO_OK : fo_fail(e, FO_ENOMEM, "no memory for an estimate");
+    pd_model_opts(spec, &o);
+    if (code == FO_OK) code = pd_estimate_measure(path, &o, &p, e);
+    free(path);
+    if (code) {
+        free(name);
+        return code;
+    }
+    p->v.path = name;
+    p->v.ctx_declared = spec->ctx_cap;
+    p->v.max_sessions = spec->max_sessions;
+    p->v.max_concurrent = spec->max_concurrent;
+    p->v.kv_type = (enum cf_kv_type)spec->kv_type;
     *ret = p;
     return FO_OK;
 }

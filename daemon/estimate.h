@@ -7,8 +7,10 @@
 
 #include "config/facts.h"
 
+struct cf_model;
 struct fo_device;
 struct fo_err;
+struct pn_model_opts;
 
 struct pd_estimate {
     struct cf_estimate v; /* owns its texts and arrays */
@@ -18,12 +20,15 @@ struct pd_estimate {
 /* `path` as the manifest means it: relative to the manifest's folder (NULL = the working directory). Heap; NULL without memory. */
 char *pd_resolve(const char *dir, const char *path);
 
+/* The keys of a model that decide what it takes, as options of the engine: what measures and what loads agree by it. */
+void pd_model_opts(const struct cf_model *spec, struct pn_model_opts *o);
+
 /* Blocking. A file that cannot be served is no failure: v.error says why. `dev`: any open device, whose kernels the scratch is measured
  * for. FO_ENOMEM. */
 int pd_estimate_make(const char *dir, const struct cf_model *spec, struct fo_device *dev, struct pd_estimate **ret, struct fo_err *e);
+/* The same of the file at `path` with options that need not be a manifest's; v.path and the keys beside it stay unset. */
+int pd_estimate_measure(const char *path, const struct pn_model_opts *o, struct pd_estimate **ret, struct fo_err *e);
 void pd_estimate_free(struct pd_estimate *p); /* NULL is allowed */
 
-/* Whether it is the one that this model needs: same path and sizes. */
-bool pd_estimate_is_of(const struct cf_estimate *v, const struct cf_model *spec);
 /* Whether a file of the model is another one by now. One stat a file. */
 bool pd_estimate_stale(const struct pd_estimate *p, const char *dir);

@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "config/facts.h"
+#include "config/judge.h"
 #include "config/manifest.h"
 #include "config/plan.h"
 #include "daemon/client.h"
@@ -144,12 +145,6 @@ static int save_facts(const char *path, const struct cf_facts *f) {
 
 /* --- plan --- */
 
-static bool known(const struct cf_facts *f, const struct cf_model *spec) {
-    for (size_t i = 0; i < f->n_estimates; i++)
-        if (pd_estimate_is_of(&f->estimates[i], spec)) return true;
-    return false;
-}
-
 /* Facts with an estimate for each model of the manifest: those that the daemon does not know yet are measured here. */
 static int add_estimates(const struct args *a, const struct cf_manifest *m, const struct cf_facts *f, struct cf_facts *ret, struct pd_estimate **own) {
     struct fo_err e;
@@ -161,7 +156,7 @@ static int add_estimates(const struct args *a, const struct cf_manifest *m, cons
     int code = dir && ret->estimates ? FO_OK : fo_fail(&e, FO_ENOMEM, "no memory for estimates");
     for (size_t i = 0; i < f->n_estimates && code == FO_OK; i++) ret->estimates[i] = f->estimates[i];
     for (size_t i = 0; i < m->n_models && code == FO_OK; i++) {
-        if (known(ret, &m->models[i])) continue;
+        if (cf_estimate_find(ret, &m->models[i])) continue;
         if (!dev) code = fo_device_open("cpu", "", &(struct fo_device_opts){ 0 }, &dev, &e);
         if (code == FO_OK) code = pd_estimate_make(slash ? dir : NULL, &m->models[i], dev, &own[i], &e);
         if (code == FO_OK) ret->estimates[ret->n_estimates++] = own[i]->v;

@@ -20,6 +20,7 @@
 #include <unistd.h>
 
 #include "config/facts.h"
+#include "config/judge.h"
 #include "config/manifest.h"
 #include "config/plan.h"
 #include "daemon/actuate.h"
@@ -387,7 +388,7 @@ static void take_asks(struct pd_loop *l) {
 
 static struct pd_estimate *estimate_of(struct pd_loop *l, const struct cf_model *spec) {
     for (size_t i = 0; i < l->world.n_estimates; i++)
-        if (pd_estimate_is_of(&l->world.estimates[i]->v, spec)) return l->world.estimates[i];
+        if (cf_estimate_is_of(&l->world.estimates[i]->v, spec)) return l->world.estimates[i];
     return NULL;
 }
 
@@ -402,7 +403,7 @@ static void each_spec(struct pd_loop *l, void (*fn)(struct pd_loop *l, const str
 static void mark_used(struct pd_loop *l, const struct cf_model *spec, void *ctx) {
     bool *used = ctx;
     for (size_t i = 0; i < l->world.n_estimates; i++)
-        if (pd_estimate_is_of(&l->world.estimates[i]->v, spec)) used[i] = true;
+        if (cf_estimate_is_of(&l->world.estimates[i]->v, spec)) used[i] = true;
 }
 
 /* Drops what nobody asks about any more, and what was measured of another file. */
@@ -424,10 +425,8 @@ static void collect_missing(struct pd_loop *l, const struct cf_model *spec, void
     struct pd_step *s = ctx;
     struct fo_err e;
     if (estimate_of(l, spec)) return;
-    for (size_t i = 0; i < s->n_ask; i++) {
-        const struct cf_model *a = s->ask[i];
-        if (a->ctx_cap == spec->ctx_cap && a->max_sessions == spec->max_sessions && a->max_concurrent == spec->max_concurrent && strcmp(a->source_path, spec->source_path) == 0) return;
-    }
+    for (size_t i = 0; i < s->n_ask; i++)
+        if (cf_same_needs(s->ask[i], spec)) return;
     struct cf_model **list = realloc(s->ask, (s->n_ask + 1) * sizeof(struct cf_model *));
     if (!list) return;
     s->ask = list;

@@ -22,7 +22,7 @@ static const struct pd_route routes[] = {
     { "POST", "/v1/completions", pd_post_completions, false, "Plain text or token ids, no template; whole or as a stream." },
     { "GET", "/admin/dies", pd_get_admin_dies, true, "Host memory and dies: budget, reserve, held by us, used by others, health." },
     { "GET", "/admin/models", pd_get_admin_models, true,
-      "Each model's status: generation and observed_generation, placement with bytes estimated and measured, limits, conditions, counters, last events; and the server's conditions." },
+      "Each model's status: generation and observed_generation, placement with the type of its KV and the bytes estimated and measured, limits, conditions, counters, last events; and the server's conditions." },
     { "GET", "/admin/facts", pd_get_admin_facts, true, "What the planner is given, looked at afresh: for `pantheon-reconcile --save-facts`." },
     { "POST", "/admin/models/load", pd_post_admin_load, false,
       "Loads a model that the manifest does not declare (the body has the manifest's model keys), or ends an unload by hand (the body has `name` alone). `?wait=1` answers when it serves or not." },

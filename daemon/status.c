@@ -8,6 +8,7 @@
 #include <time.h>
 
 #include "config/facts.h"
+#include "config/judge.h"
 #include "config/manifest.h"
 #include "config/plan.h"
 #include "daemon/actuate.h"
@@ -66,7 +67,7 @@ static bool waits_for_retry(const struct pd_status_input *in, const struct sum *
 static bool file_is_bad(const struct pd_status_input *in, const struct pd_entry *e) {
     for (size_t i = 0; i < in->facts->n_estimates; i++) {
         const struct cf_estimate *x = &in->facts->estimates[i];
-        if (x->error && strcmp(x->path, e->decl->source_path) == 0) return true;
+        if (x->error && cf_estimate_is_of(x, e->decl)) return true;
     }
     return false;
 }

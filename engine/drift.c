@@ -216,7 +216,12 @@ int pn_drift(const char *path, const struct pn_drift_opts *o, struct pn_drift *r
         return fo_fail_need(e, FO_EINVAL, o->n, PN_DRIFT_MAX_TOKENS, "%u tokens, expected 1 to %d", o->n, PN_DRIFT_MAX_TOKENS);
     plan_steps(&d, o->n);
     if (fo_tap_open(o->dev, o->against, see, &x, &tap, e)) return e->code;
-    struct pn_model_opts mo = { .dev = tap, .ctx_cap = o->ctx_cap, .max_batch = MAX_BATCH, .kv_default = true, .all_logits = true };
+    struct pn_model_opts mo = { .dev = tap,
+                                .ctx_cap = o->ctx_cap,
+                                .max_batch = MAX_BATCH,
+                                .kv_type = o->kv_type,
+                                .kv_default = !o->has_kv_type,
+                                .all_logits = true };
     int rc = pn_model_open(path, &mo, &x.m, e);
     if (!rc) rc = both_passes(&x, tap, e);
     free(x.layers);

@@ -21,6 +21,8 @@ struct pn_drift_opts {
     const int32_t *ids;              /* [n]; NULL: n of all over the vocabulary */
     uint32_t n;
     uint32_t ctx_cap;                /* as pn_model_opts: how positions turn may depend on it */
+    enum fo_dtype kv_type;           /* as pn_model_opts; read with has_kv_type */
+    bool has_kv_type;                /* false: what dev keeps by default */
     /* Called before each step; a code other than 0, with *e set, ends the work with it. NULL = never. */
     int (*progress)(void *ctx, uint32_t step, uint32_t n_steps, struct fo_err *e);
     void *ctx;

@@ -93,8 +93,9 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
     if (kv_type != FO_F32 && kv_type != FO_F16 && kv_type != FO_Q8_0 && kv_type != FO_Q4_0)
         return fo_fail(e, FO_EUNSUPPORTED, "KV is kept as F32, F16, Q8_0 or Q4_0, not %s", fo_dtype_name(kv_type));
     if (m->h.head_dim % fo_dtype_info(kv_type)->block)
-        return fo_fail(e, FO_EUNSUPPORTED, "KV of %s needs heads of a multiple of %d dimensions, this model's have %u; F16 serves it", fo_dtype_name(kv_type),
-                       (int)fo_dtype_info(kv_type)->block, m->h.head_dim);
+        return fo_fail(e, FO_EUNSUPPORTED,
+                       "KV of %s needs heads of a multiple of %d dimensions, this model's have %u: keep it as f16 (kv.type in the manifest, --kv)",
+                       fo_dtype_name(kv_type), (int)fo_dtype_info(kv_type)->block, m->h.head_dim);
     m->kv = (struct pn_kv){
         .ctx_cap = i->ctx_cap,
         .page_tokens = FO_KV_PAGE_TOKENS,

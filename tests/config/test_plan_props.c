@@ -76,6 +76,7 @@ static struct cf_model random_model(struct random_world *w, uint64_t name) {
     m.ctx_cap = once_in(w, 4) ? CF_AUTO : once_in(w, 3) ? 1000 : 500;
     m.max_sessions = 1 + (int64_t)below(w, 2);
     m.max_concurrent = 1 + (int64_t)below(w, (uint64_t)m.max_sessions);
+    m.kv_type = once_in(w, 2) ? CF_KV_F16 : (int)below(w, 3);
     m.queue_depth = (int64_t)below(w, 3);
     m.priority = (int64_t)below(w, 3);
     m.state = once_in(w, 10) ? CF_STATE_ABSENT : CF_STATE_LOADED;
@@ -100,6 +101,7 @@ static struct cf_model *older(struct random_world *w, const struct cf_model *m) 
     if (once_in(w, 6)) old->ctx_cap = 500;
     if (once_in(w, 8)) old->source_path = name_of(w, "p", below(w, 4));
     if (once_in(w, 8)) old->max_sessions = 3;
+    if (once_in(w, 8)) old->kv_type = CF_KV_Q4_0;
     return old;
 }
 
@@ -131,7 +133,8 @@ static void add_estimate(struct random_world *w, const struct cf_model *m) {
     struct cf_estimate *e = &w->f.estimates[w->f.n_estimates];
     for (size_t i = 0; i < w->f.n_estimates; i++)
         if (strcmp(w->f.estimates[i].path, m->source_path) == 0 && w->f.estimates[i].ctx_declared == m->ctx_cap &&
-            w->f.estimates[i].max_sessions == m->max_sessions && w->f.estimates[i].max_concurrent == m->max_concurrent)
+            w->f.estimates[i].max_sessions == m->max_sessions && w->f.estimates[i].max_concurrent == m->max_concurrent &&
+            (int)w->f.estimates[i].kv_type == m->kv_type)
             return;
     if (once_in(w, 15)) return; /* not looked at yet */
     w->f.n_estimates++;
@@ -141,6 +144,7 @@ static void add_estimate(struct random_world *w, const struct cf_model *m) {
                                .ctx_declared = m->ctx_cap,
                                .max_sessions = m->max_sessions,
                                .max_concurrent = m->max_concurrent,
+                               .kv_type = (enum cf_kv_type)m->kv_type,
                                .ctx_cap = (int64_t)ctx };
     if (once_in(w, 15)) {
         e->error = name_of(w, "broken", file);
@@ -151,7 +155,7 @@ static void add_estimate(struct random_world *w, const struct cf_model *m) {
     e->layer_kv_bytes = get(w, e->n_layers, sizeof(uint64_t));
     for (size_t i = 0; i < e->n_layers; i++) {
         e->layer_bytes[i] = 4 + (i * 7 + file) % 5;
-        e->layer_kv_bytes[i] = ctx * (uint64_t)m->max_sessions / 500;
+        e->layer_kv_bytes[i] = (ctx * (uint64_t)m->max_sessions / 500) >> m->kv_type;
     }
     e->input_bytes = 3 + file;
     e->output_bytes = 2;

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "config/facts.h"
+#include "config/judge.h"
 #include "config/manifest.h"
 #include "config/plan.h"
 #include "daemon/actuate.h"
@@ -421,10 +422,10 @@ static void an_estimate_is_stale_when_its_file_is_another(void **state) {
     assert_int_equal(pd_estimate_make(folder, &c->m->models[0], w.dies[0].dev, &w.estimates[0], &e), FO_OK);
     assert_null(w.estimates[0]->v.error);
     assert_int_equal(w.estimates[0]->v.n_layers, 4);
-    assert_true(pd_estimate_is_of(&w.estimates[0]->v, &c->m->models[0]));
+    assert_true(cf_estimate_is_of(&w.estimates[0]->v, &c->m->models[0]));
     struct cf_model other = c->m->models[0];
     other.max_sessions++;
-    assert_false(pd_estimate_is_of(&w.estimates[0]->v, &other));
+    assert_false(cf_estimate_is_of(&w.estimates[0]->v, &other));
     pd_world_done(&w);
     pd_counted_manifest_put(c);
 }
