@@ -1,5 +1,5 @@
 /* The types with code books (IQ1, IQ2, IQ3), IQ4_XS, TQ1_0, TQ2_0 and NVFP4 by batches of activations for AVX2 + FMA: what the dots of avx2_iq.c,
- * avx2_k.c and avx2_legacy.c compute for one row of weights, these compute for sixteen rows and up to four tokens at a time, with the same
+ * avx2_k.c and avx2_legacy.c compute for one row of weights, these compute for sixteen rows and up to three tokens at a time, with the same
  * integers and the same floats in the same order, so that a token's numbers do not depend on which of the two computed them. avx2_strip.h
  * tells how a strip lies. Looking up a book's entries is the larger part of a dot; here a batch shares it.
  *
@@ -107,14 +107,15 @@ INLINE void put_rows(__m256i v[8], uint8_t (*to)[ROWS][4], const int g) {
 }
 
 /* Elements 32 j .. 32 j + 31 of a block with a book, with the offset. */
-INLINE __m256i elements_of(const enum fo_dtype type, const struct fo_cpu_books *k, const unsigned char *p, __m256i down, const int j) {
+INLINE __m256i elements_of(const enum fo_dtype type, const struct fo_cpu_books *k, const unsigned char *p, const struct names *n, __m256i down,
+                           const int j) {
     const __m256i offset = _mm256_set1_epi8((char)offset_from(type));
     if (type == FO_IQ1_S) { /* 8 u - 7 or - 9, and the offset: 8 u + 2, or without the 2 where down */
         __m256i u = _mm256_slli_epi16(entries_iq1_s(k, (const struct fo_block_iq1_s *)(const void *)p, j), 3), two = _mm256_set1_epi8(2);
         return _mm256_add_epi8(u, _mm256_andnot_si256(_mm256_shuffle_epi8(down, _mm256_set1_epi8((char)(2 * j))), two));
     }
     if (type == FO_IQ1_M) return _mm256_add_epi8(elements_iq1_m(k, (const struct fo_block_iq1_m *)(const void *)p, j), offset);
-    __m256i u = magnitudes_of(type, k, p, j);
+    __m256i u = magnitudes_of(type, k, p, n, j);
     if (type == FO_IQ3_XXS) u = _mm256_srli_epi16(u, 1);
     return _mm256_add_epi8(_mm256_sign_epi8(u, block_signs(type, k, p, j)), offset);
 }
@@ -150,10 +151,13 @@ INLINE void unpack_book(const enum fo_dtype type, const struct strip *s, size_t 
     for (int r = 0; r < ROWS; r++) scales[r] = scales_of(type, s->row[r] + at, &down[r]);
     put_scales(scales, 64 / steps_of(type), out);
     for (int g = 0; g < 2; g++) {
+        struct names names[8];
+        for (int r = 0; r < 8; r++) names_of(type, s->row[8 * g + r] + at, &names[r]);
 #define SUB(j)                                                                                                                           \
     {                                                                                                                                    \
         __m256i v[8];                                                                                                                    \
-        _Pragma("GCC unroll 8") for (int r = 0; r < 8; r++) v[r] = elements_of(type, books, s->row[8 * g + r] + at, down[8 * g + r], j); \
+        _Pragma("GCC unroll 8") for (int r = 0; r < 8; r++)                                                                              \
+            v[r] = elements_of(type, books, s->row[8 * g + r] + at, &names[r], down[8 * g + r], j);                                      \
         put_rows(v, out->q + 8 * (j), g);                                                                                                \
     }
         SUB(0) SUB(1) SUB(2) SUB(3) SUB(4) SUB(5) SUB(6) SUB(7)

@@ -26,7 +26,7 @@ INLINE void dot_signed(const enum fo_dtype type, const unsigned char *w, size_t 
 #define SUB(j, half)                                                                                                                     \
     {                                                                                                                                    \
         const int at = 32 * (j);                                                                                                         \
-        __m256i u = magnitudes_of(type, books, p, j), sign = block_signs(type, books, p, j);                                             \
+        __m256i u = magnitudes_of(type, books, p, &names[b % 2], j), sign = block_signs(type, books, p, j);                              \
         __m256i by = sixteens ? SCALE_PAIR(half, (j) % 4) : _mm256_set1_epi16((short)scale_of(type, p, j));                              \
         EACH(MAC)                                                                                                                        \
     }
@@ -34,6 +34,8 @@ INLINE void dot_signed(const enum fo_dtype type, const unsigned char *w, size_t 
 #define FOLD(n) if (n < T) f##n = add_four(f##n, v[n], d, x##n.d + group, there);
 #define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold4(f##n);
         EACH(ZERO)
+        struct names names[2];
+        names_of(type, w, &names[0]);
         for (int64_t group = 0; group < n_blocks; group += 4) {
             const int n = (int)(n_blocks - group < 4 ? n_blocks - group : 4);
             __m256i v[FO_TILE][4];
@@ -42,6 +44,7 @@ INLINE void dot_signed(const enum fo_dtype type, const unsigned char *w, size_t 
                 const int64_t b = group + i;
                 const unsigned char *p = w + b * size;
                 ahead(p), ahead(p + 64);
+                names_of(type, b + 1 < n_blocks ? p + size : p, &names[(b + 1) % 2]);
                 __m256i first = _mm256_setzero_si256(), second = first;
                 if (sixteens) {
                     __m256i scales = nibble_scales(type == FO_IQ2_XS ? ((const struct fo_block_iq2_xs *)(const void *)p)->scales

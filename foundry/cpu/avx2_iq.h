@@ -27,12 +27,11 @@ INLINE __m128i two_eights(const uint64_t *low, const uint64_t *high) {
 #define EIGHTS(book, a, b, c, d) _mm256_setr_m128i(two_eights((book) + (a), (book) + (b)), two_eights((book) + (c), (book) + (d)))
 
 /* Eight entries of a book of fours, joined in pairs outside the vector unit. */
-INLINE __m256i fours(const uint32_t *book, const uint8_t *index, uint32_t high) {
-#define AT(i) (book[index[i] | (high << (8 - (i)) & 0x100)])
-#define TWO(i) ((long long)(AT(i) | (uint64_t)AT((i) + 1) << 32))
-    return _mm256_setr_epi64x(TWO(0), TWO(2), TWO(4), TWO(6));
-#undef TWO
-#undef AT
+#define FOURS(book, at)                                                                                                                  \
+    _mm256_setr_epi64x(two_fours(book, (at)[0], (at)[1]), two_fours(book, (at)[2], (at)[3]), two_fours(book, (at)[4], (at)[5]),          \
+                       two_fours(book, (at)[6], (at)[7]))
+INLINE long long two_fours(const uint32_t *book, uint32_t low, uint32_t high) {
+    return (long long)(book[low] | (uint64_t)book[high] << 32);
 }
 
 /* 32 bits of signs as bytes, 1 or -1. */
@@ -43,8 +42,42 @@ INLINE __m256i signs_of(const uint8_t bits[4]) {
     return _mm256_or_si256(_mm256_cmpeq_epi8(set, bit), _mm256_set1_epi8(1));
 }
 
+/* Indices of IQ2_S and IQ3_S, whose top bits lie apart, put together for a whole block: one by one it takes several times as many steps. They
+ * go through memory, so whoever is in a hurry makes those of the next block while this one's are in use. */
+struct names {
+    _Alignas(32) uint16_t entry[64];
+};
+
+INLINE void put_names(const uint8_t low[16], __m256i high, const short bits, uint16_t *to) {
+    high = _mm256_and_si256(high, _mm256_set1_epi16(bits));
+    _mm256_store_si256((__m256i *)(void *)to, _mm256_or_si256(_mm256_cvtepu8_epi16(load16(low)), high));
+}
+
+INLINE void names_of(const enum fo_dtype type, const unsigned char *p, struct names *out) {
+    if (type == FO_IQ2_S) { /* a byte of qh for four entries: bits 0..1, 2..3, 4..5 and 6..7 to bits 8..9 */
+        const struct fo_block_iq2_s *b = (const void *)p;
+        const __m256i high = _mm256_broadcastsi128_si256(_mm_loadl_epi64((const __m128i *)(const void *)b->qh));
+        const __m256i up = _mm256_set1_epi64x(1LL << 8 | 1LL << (16 + 6) | 1LL << (32 + 4) | 1LL << (48 + 2));
+        const __m256i first = _mm256_setr_epi64x((long long)0x8000800080008000ULL, (long long)0x8001800180018001ULL, (long long)0x8002800280028002ULL,
+                                                 (long long)0x8003800380038003ULL);
+        for (int c = 0; c < 2; c++) {
+            __m256i h = _mm256_shuffle_epi8(high, _mm256_add_epi16(first, _mm256_set1_epi16((short)(4 * c))));
+            put_names(b->qs + 16 * c, _mm256_mullo_epi16(h, up), 0x300, out->entry + 16 * c);
+        }
+    }
+    if (type == FO_IQ3_S) { /* a byte for eight: bits 0..7 to bit 8 */
+        const struct fo_block_iq3_s *b = (const void *)p;
+        const __m256i high = _mm256_broadcastsi128_si256(_mm_loadl_epi64((const __m128i *)(const void *)b->qh));
+        const __m256i up = _mm256_broadcastsi128_si256(_mm_setr_epi16(1 << 8, 1 << 7, 1 << 6, 1 << 5, 1 << 4, 1 << 3, 1 << 2, 1 << 1));
+        for (int c = 0; c < 4; c++) {
+            __m256i h = _mm256_shuffle_epi8(high, _mm256_setr_m128i(_mm_set1_epi16((short)(0x8000 + 2 * c)), _mm_set1_epi16((short)(0x8001 + 2 * c))));
+            put_names(b->qs + 16 * c, _mm256_mullo_epi16(h, up), 0x100, out->entry + 16 * c);
+        }
+    }
+}
+
 /* The magnitudes of elements 32 j .. 32 j + 31. */
-INLINE __m256i magnitudes_of(const enum fo_dtype type, const struct fo_cpu_books *k, const unsigned char *p, const int j) {
+INLINE __m256i magnitudes_of(const enum fo_dtype type, const struct fo_cpu_books *k, const unsigned char *p, const struct names *n, const int j) {
     if (type == FO_IQ2_XXS) {
         const uint8_t *i = ((const struct fo_block_iq2_xxs *)(const void *)p)->sub[j].index;
         return EIGHTS(k->iq2_xxs, i[0], i[1], i[2], i[3]);
@@ -53,15 +86,9 @@ INLINE __m256i magnitudes_of(const enum fo_dtype type, const struct fo_cpu_books
         const uint16_t *i = ((const struct fo_block_iq2_xs *)(const void *)p)->qs + 4 * j;
         return EIGHTS(k->iq2_xs, i[0] & 511, i[1] & 511, i[2] & 511, i[3] & 511);
     }
-    if (type == FO_IQ2_S) {
-        const struct fo_block_iq2_s *b = (const void *)p;
-        const uint8_t *i = b->qs + 4 * j;
-        uint32_t h = b->qh[j];
-        return EIGHTS(k->iq2_s, i[0] | (h << 8 & 0x300), i[1] | (h << 6 & 0x300), i[2] | (h << 4 & 0x300), i[3] | (h << 2 & 0x300));
-    }
-    if (type == FO_IQ3_XXS) return fours(k->iq3_xxs, ((const struct fo_block_iq3_xxs *)(const void *)p)->qs + 8 * j, 0);
-    const struct fo_block_iq3_s *b = (const void *)p;
-    return fours(k->iq3_s, b->qs + 8 * j, b->qh[j]);
+    if (type == FO_IQ2_S) return EIGHTS(k->iq2_s, n->entry[4 * j], n->entry[4 * j + 1], n->entry[4 * j + 2], n->entry[4 * j + 3]);
+    if (type == FO_IQ3_XXS) return FOURS(k->iq3_xxs, ((const struct fo_block_iq3_xxs *)(const void *)p)->qs + 8 * j);
+    return FOURS(k->iq3_s, n->entry + 8 * j);
 }
 
 INLINE __m256i block_signs(const enum fo_dtype type, const struct fo_cpu_books *k, const unsigned char *p, const int j) {
