@@ -3,8 +3,10 @@
  * that a token's numbers do not depend on which of the two computed them. avx2_strip.h tells how a strip lies.
  *
  * Quants up to 15: vpmaddubsw adds two products in 16 bits, and eight of these fit (8 * 2 * 15 * 127 = 30480), up to 31 four. Bytes with a
- * sign (Q8_0) leave no room: |w| by the activations with the sign of w, widened at once. That measured best of what does not lose bits (two
- * planes of nibbles: two thirds; words by words: the same, with more to read).
+ * sign (Q8_0) leave no room: |w| by the activations with the sign of w, widened at once. The sign is an exclusive or, which makes -1 - x of x
+ * where w < 0; the |w| too many that it takes off are known of the weights alone, and the sum starts with them. vpsignb would do
+ * without, but it competes with the multiplications for their two ports, the exclusive or with nothing. The least sum of two products is
+ * -2 * 128 * 128, which 16 bits just hold. (Two planes of nibbles: two thirds; words by words: as vpsignb, with more to read.)
  *
  * Order. A dot keeps block b in lane b % 8 and folds the eight lanes at the end of the row; here each class of blocks, b % 8, has sums of its own
  * for every row and token, folded in the same way. A piece of a strip that stays in the first cache is unpacked and all tokens pass it, a
@@ -21,7 +23,8 @@ struct nibbles {
 };
 struct bytes {
     uint8_t u[8][ROWS][4]; /* |q| */
-    uint8_t q[8][ROWS][4];
+    uint8_t m[8][ROWS][4]; /* ones where q is below 0 */
+    int32_t below[ROWS];   /* the sum of |q| there */
     float d[ROWS];
 };
 
@@ -88,19 +91,29 @@ INLINE void unpack_nibbles(const enum fo_dtype type, const struct strip *s, size
         for (int r = 0; r < ROWS; r++) out->m[r] = out->d[r] * offset;
 }
 
+/* Four columns of rows 8 g.. , with their part of `below` added to it. */
+INLINE __m256i put_bytes(struct bytes *out, const int column, const int g, __m256i q, __m256i below) {
+    __m256i u = _mm256_abs_epi8(q), m = _mm256_cmpgt_epi8(_mm256_setzero_si256(), q);
+    put_quad(out->u[column], g, u);
+    put_quad(out->m[column], g, m);
+    return _mm256_add_epi32(below, _mm256_madd_epi16(_mm256_maddubs_epi16(_mm256_and_si256(u, m), _mm256_set1_epi8(1)), _mm256_set1_epi16(1)));
+}
+
 INLINE void unpack_bytes(const enum fo_dtype type, const struct strip *s, size_t at, struct bytes *out) {
     const __m256i values = _mm256_broadcastsi128_si256(load16(fo_iq4_values));
-    for (int g = 0; g < 2; g++)
+    for (int g = 0; g < 2; g++) {
+        __m256i below = _mm256_setzero_si256();
         for (int half = 0; half < (type == FO_Q8_0 ? 2 : 1); half++) {
             struct quads v = quads_of(s, g, at + 2 + (size_t)half * 16);
             _Pragma("GCC unroll 4") for (int i = 0; i < 4; i++) {
                 __m256i q = v.q[i], high = q;
                 if (type == FO_IQ4_NL) q = _mm256_shuffle_epi8(values, low_nibbles(v.q[i])), high = _mm256_shuffle_epi8(values, high_nibbles(v.q[i]));
-                put_quad(out->u[half * 4 + i], g, _mm256_abs_epi8(q));
-                put_quad(out->q[half * 4 + i], g, q);
-                if (type == FO_IQ4_NL) put_quad(out->u[4 + i], g, _mm256_abs_epi8(high)), put_quad(out->q[4 + i], g, high);
+                below = put_bytes(out, half * 4 + i, g, q, below);
+                if (type == FO_IQ4_NL) below = put_bytes(out, 4 + i, g, high, below);
             }
         }
+        _mm256_store_si256((__m256i *)(void *)(out->below + 8 * g), below);
+    }
     put_halves(s, at, out->d);
 }
 
@@ -158,20 +171,24 @@ INLINE void tokens_nibbles(const struct nibbles *w, int b, int n_blocks, const s
     }
 }
 
+#define EACH_FOUR(X) X(0) X(1) X(2) X(3)
+
 INLINE void tokens_bytes(const struct bytes *w, int b, int n_blocks, const struct fo_act *a, int64_t t, float (*sum)[CLASSES][ROWS], const int T) {
     const __m256i one = _mm256_set1_epi16(1);
     const size_t ahead_by = (size_t)T * a->row_bytes;
     TOKENS_OF(a, t)
+    const struct fo_act_q8_0 x3 = fo_act_q8_0(a, t + (T > 3) * 3);
     for (int c = 0; c < CLASSES && c < n_blocks; c++) {
-        EACH_TOKEN(SUM_LOAD)
+        EACH_FOUR(SUM_LOAD)
         for (int i = c; i < n_blocks; i += CLASSES) {
             PLACES(i)
-            EACH_TOKEN(AHEAD)
+            const int8_t *p3 = x3.q + (b + i) * 32;
+            EACH_FOUR(AHEAD)
 #define SIGNED(n)                                                                                                                        \
     if (n < T) {                                                                                                                         \
         __m256i x = four(p##n + 4 * j);                                                                                                  \
-        a##n = add_dwords(a##n, _mm256_madd_epi16(_mm256_maddubs_epi16(u0, _mm256_sign_epi8(x, q0)), one));                              \
-        b##n = add_dwords(b##n, _mm256_madd_epi16(_mm256_maddubs_epi16(u1, _mm256_sign_epi8(x, q1)), one));                              \
+        a##n = add_dwords(a##n, _mm256_madd_epi16(_mm256_maddubs_epi16(u0, _mm256_xor_si256(x, m0)), one));                              \
+        b##n = add_dwords(b##n, _mm256_madd_epi16(_mm256_maddubs_epi16(u1, _mm256_xor_si256(x, m1)), one));                              \
     }
 #define SCALE(n)                                                                                                                         \
     if (n < T) {                                                                                                                         \
@@ -179,17 +196,20 @@ INLINE void tokens_bytes(const struct bytes *w, int b, int n_blocks, const struc
         f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(a##n), _mm256_mul_ps(d0, d), f##n);                                                    \
         g##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(b##n), _mm256_mul_ps(d1, d), g##n);                                                    \
     }
-            EACH_TOKEN(SUMS)
+            __m256i below0 = load(w[i].below), below1 = load(w[i].below + 8);
+#define BELOW(n) __m256i a##n = below0, b##n = below1;
+            EACH_FOUR(BELOW)
             _Pragma("GCC unroll 8") for (int j = 0; j < 8; j++) {
-                __m256i q0 = load(w[i].q[j]), q1 = load(w[i].q[j][8]), u0 = load(w[i].u[j]), u1 = load(w[i].u[j][8]);
-                EACH_TOKEN(SIGNED)
+                __m256i u0 = load(w[i].u[j]), u1 = load(w[i].u[j][8]), m0 = load(w[i].m[j]), m1 = load(w[i].m[j][8]);
+                EACH_FOUR(SIGNED)
             }
             __m256 d0 = _mm256_load_ps(w[i].d), d1 = _mm256_load_ps(w[i].d + 8);
-            EACH_TOKEN(SCALE)
+            EACH_FOUR(SCALE)
+#undef BELOW
 #undef SIGNED
 #undef SCALE
         }
-        EACH_TOKEN(SUM_STORE)
+        EACH_FOUR(SUM_STORE)
     }
 }
 
@@ -225,13 +245,19 @@ INLINE void strip_sums(const enum fo_dtype type, const struct strip *s, const st
             else
                 unpack_bytes(type, s, at, &k->bytes[i]);
         }
-#define PART(t, T)                                                                                                                       \
-    if (is_nibbles(type))                                                                                                                \
-        tokens_nibbles(k->nibbles, b, n, a, t0 + (t), k->sum + (t), type, T);                                                             \
-    else                                                                                                                                 \
-        tokens_bytes(k->bytes, b, n, a, t0 + (t), k->sum + (t), T);
-        BY_TOKENS(n_t, PART)
-#undef PART
+#define NIBBLES(t, T) tokens_nibbles(k->nibbles, b, n, a, t0 + (t), k->sum + (t), type, T);
+#define BYTES(t, T) tokens_bytes(k->bytes, b, n, a, t0 + (t), k->sum + (t), T);
+        if (is_nibbles(type)) {
+            BY_TOKENS(n_t, NIBBLES)
+        } else {
+            int t = 0;
+            for (; n_t - t >= 4; t += 4) BYTES(t, 4) /* bytes are summed in 32 bits at once: half the registers */
+            if (n_t - t == 3) BYTES(t, 3)
+            if (n_t - t == 2) BYTES(t, 2)
+            if (n_t - t == 1) BYTES(t, 1)
+        }
+#undef NIBBLES
+#undef BYTES
     }
 }
 
