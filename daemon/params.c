@@ -41,6 +41,9 @@ struct row {
 static bool get_model(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_messages(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_prompt(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_content(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_plain_prompt(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_tokens(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_stream_options(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_stop(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_seed(struct pd_params *p, json_t *v, struct pd_error *x);
@@ -55,6 +58,16 @@ static bool get_template_kwargs(struct pd_params *p, json_t *v, struct pd_error 
 /* The order is that of the reference page. */
 static const struct row rows[] = {
     { "model", PD_API_BOTH, FN, .fn = get_model, .doc = "Required. A name or alias of /v1/models." },
+    { "model", PD_API_NO_ANSWER, FN, .fn = get_model, .doc = "A name or alias of /v1/models. May be left out while one model alone serves." },
+    { "content", PD_API_TOKENIZE, FN, .fn = get_content, .doc = "The text. One of content, prompt and messages is required." },
+    { "prompt", PD_API_TOKENIZE, FN, .fn = get_plain_prompt, .doc = "The text, for callers that want the tokens /v1/completions would take of it: add_special is then true by default." },
+    { "messages", PD_API_TOKENIZE, FN, .fn = get_messages, .doc = "A conversation as /v1/chat/completions takes it; the tokens are those of its prompt." },
+    { "add_special", PD_API_TOKENIZE, BOOL, AT(add_special), .doc = "Adds the tokens that begin and end a text where the model's metadata asks for them. Default: false with content, true with prompt; nothing with messages, whose template decides." },
+    { "add_special_tokens", PD_API_TOKENIZE, BOOL, AT(add_special_too), .doc = "Another name of add_special." },
+    { "parse_special", PD_API_TOKENIZE, BOOL, AT(parse_special), .doc = "Control tokens match where their words stand in the text; false: they are text like any other. Default true. In messages they never match." },
+    { "with_pieces", PD_API_TOKENIZE, BOOL, AT(with_pieces), .doc = "Each token as `{\"id\", \"piece\"}`; a piece that is not UTF-8 is a list of its bytes." },
+    { "return_token_strs", PD_API_TOKENIZE, REFUSED, .doc = "Ask with_pieces." },
+    { "tokens", PD_API_DETOKENIZE, FN, .fn = get_tokens, .doc = "Required. A list of token ids." },
     { "messages", PD_API_CHAT, FN, .fn = get_messages,
       .doc = "Required, not empty. Roles system, developer (read as system), user, assistant, tool; content as text or as parts of type text." },
     { "prompt", PD_API_TEXT, FN, .fn = get_prompt, .doc = "Required. A text, a list of token ids, or a list of either (one choice for each)." },
@@ -77,7 +90,9 @@ static const struct row rows[] = {
     { "n", PD_API_BOTH, INT64, 1, PD_MAX_CHOICES, AT(n), .doc = "Choices for each prompt, made one after the other (choice i uses seed + i)." },
     { "echo", PD_API_TEXT, BOOL, AT(echo), .doc = "The answer begins with the prompt." },
     { "ignore_eos", PD_API_BOTH, BOOL, AT(ignore_end), .doc = "Goes on after the end token, up to max_tokens (for benchmarks)." },
-    { "chat_template_kwargs", PD_API_CHAT, FN, .fn = get_template_kwargs, .doc = "Object of further variables for the model's template." },
+    { "add_generation_prompt", PD_API_TEMPLATE | PD_API_TOKENIZE, BOOL, AT(add_generation_prompt), .doc = "The prompt ends where the answer begins, as a chat's does. Default true." },
+    { "with_tokens", PD_API_TEMPLATE, BOOL, AT(with_tokens), .doc = "The answer has `tokens` and `count` too." },
+    { "chat_template_kwargs", PD_API_CHAT | PD_API_TOKENIZE, FN, .fn = get_template_kwargs, .doc = "Object of further variables for the model's template." },
     { "modalities", PD_API_CHAT, FN, .fn = get_modalities, .doc = "Only [\"text\"]." },
     { "response_format", PD_API_CHAT, FN, .fn = get_response_format, .doc = "Only {\"type\":\"text\"}; others are refused in this version." },
     { "tools", PD_API_CHAT, FN, .fn = get_tools, .doc = "Refused in this version unless empty or tool_choice is none." },
@@ -136,6 +151,12 @@ bool pd_param_doc(size_t i, struct pd_param_doc *ret) {
     ret->range = range;
     ret->doc = r->doc;
     ret->api = r->api;
+    ret->type = r->kind == FLOAT ? PD_NUMBER : r->kind == INT32 || r->kind == INT64 ? PD_INTEGER : r->kind == BOOL ? PD_BOOLEAN : r->kind == FN ? PD_OWN_SHAPE : PD_ANY;
+    ret->min = r->min;
+    ret->max = r->max;
+    ret->open_min = r->open_min;
+    ret->open_max = r->open_max;
+    ret->off = r->off;
     ret->verdict = r->kind == REFUSED ? PD_REFUSED : r->kind == IGNORED ? PD_IGNORED : PD_HONOURED;
     return true;
 }
@@ -172,7 +193,7 @@ static bool get_messages(struct pd_params *p, json_t *v, struct pd_error *x) {
 static bool get_ids(json_t *v, const char *path, struct pd_prompt *ret, struct pd_error *x) {
     size_t n = json_array_size(v);
     if (n > UINT32_MAX / sizeof *ret->ids) return pd_error_set(x, PD_ERR_VALUE, path, "'%s' has more ids than any model takes.", path);
-    int32_t *ids = calloc(n, sizeof *ids);
+    int32_t *ids = calloc(n ? n : 1, sizeof *ids);
     if (!ids) return no_memory(x);
     for (size_t i = 0; i < n; i++) {
         json_t *id = json_array_get(v, i);
@@ -213,6 +234,36 @@ static bool get_prompt(struct pd_params *p, json_t *v, struct pd_error *x) {
         }
     }
     return true;
+}
+
+/* The one text or list of ids of /tokenize and /detokenize. */
+static struct pd_prompt *one_prompt(struct pd_params *p) {
+    if (!p->prompts) p->prompts = calloc(1, sizeof *p->prompts);
+    if (p->prompts) p->n_prompts = 1;
+    return p->prompts;
+}
+
+static bool get_plain(struct pd_params *p, const json_t *v, const char *name, struct pd_error *x) {
+    if (!json_is_string(v)) return wrong_type(x, name, "a text");
+    if (!one_prompt(p)) return no_memory(x);
+    p->prompts->text = json_string_value(v);
+    p->prompts->len = json_string_length(v);
+    return true;
+}
+
+static bool get_content(struct pd_params *p, json_t *v, struct pd_error *x) {
+    return get_plain(p, v, "content", x);
+}
+
+static bool get_plain_prompt(struct pd_params *p, json_t *v, struct pd_error *x) {
+    return get_plain(p, v, "prompt", x);
+}
+
+static bool get_tokens(struct pd_params *p, json_t *v, struct pd_error *x) {
+    if (!json_is_array(v)) return wrong_type(x, "tokens", "a list of token ids");
+    if (json_array_size(v) > PD_MAX_IDS) return pd_error_set(x, PD_ERR_VALUE, "tokens", "'tokens' has %zu ids; at most %d are taken.", json_array_size(v), PD_MAX_IDS);
+    if (!one_prompt(p)) return no_memory(x);
+    return get_ids(v, "tokens", p->prompts, x);
 }
 
 static bool get_stream_options(struct pd_params *p, json_t *v, struct pd_error *x) {
@@ -453,11 +504,36 @@ static bool parse_root(const char *body, size_t len, struct pd_params *p, struct
     return true;
 }
 
+static bool given(const struct pd_params *p, const char *name) {
+    const json_t *v = json_object_get(p->root, name);
+    return v && !json_is_null(v);
+}
+
+/* Two names of one thing, and what the name of the text says of the other defaults. */
+static bool check_tokenize(struct pd_params *p, struct pd_error *x) {
+    static const char *const names[] = { "content", "prompt", "messages" };
+    const char *has = NULL;
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        if (!given(p, names[i])) continue;
+        if (has) return pd_error_set(x, PD_ERR_INVALID, names[i], "'%s' and '%s' are both given; one is taken.", has, names[i]);
+        has = names[i];
+    }
+    if (!has) return pd_error_set(x, PD_ERR_INVALID, "content", "'content' is missing (or 'prompt', or 'messages').");
+    bool first = given(p, "add_special"), second = given(p, "add_special_tokens");
+    if (first && second && p->add_special != p->add_special_too)
+        return pd_error_set(x, PD_ERR_VALUE, "add_special_tokens", "'add_special' and 'add_special_tokens' are both given and differ.");
+    if (!first) p->add_special = second ? p->add_special_too : strcmp(has, "prompt") == 0;
+    return true;
+}
+
 /* What one field alone cannot tell. */
 static bool cross_check(struct pd_params *p, struct pd_error *x) {
-    const char *needed = p->api == PD_API_CHAT ? "messages" : "prompt";
-    if (!p->model) return pd_error_set(x, PD_ERR_INVALID, "model", "'model' is missing.");
-    if (p->api == PD_API_CHAT ? !p->messages_json : !p->prompts) return pd_error_set(x, PD_ERR_INVALID, needed, "'%s' is missing.", needed);
+    bool chat = p->api & PD_API_CHAT;
+    const char *needed = chat ? "messages" : "prompt";
+    if (p->api == PD_API_TOKENIZE) return check_tokenize(p, x);
+    if (p->api == PD_API_DETOKENIZE) return p->prompts || pd_error_set(x, PD_ERR_INVALID, "tokens", "'tokens' is missing.");
+    if (!p->model && !(p->api & PD_API_NO_ANSWER)) return pd_error_set(x, PD_ERR_INVALID, "model", "'model' is missing.");
+    if (chat ? !p->messages_json : !p->prompts) return pd_error_set(x, PD_ERR_INVALID, needed, "'%s' is missing.", needed);
     if (!p->stream && json_is_object(json_object_get(p->root, "stream_options")))
         return pd_error_set(x, PD_ERR_INVALID, "stream_options", "'stream_options' is only allowed with stream: true.");
     if (p->max_completion_tokens >= 0) {
@@ -475,7 +551,7 @@ static bool cross_check(struct pd_params *p, struct pd_error *x) {
 }
 
 bool pd_params_parse(unsigned api, const char *body, size_t len, struct pd_params *ret, struct pd_error *x) {
-    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .sampling = pn_sampling_default };
+    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .sampling = pn_sampling_default, .parse_special = true, .add_generation_prompt = true };
     p.sampling.repeat_last_n = 64; /* without it a repeat_penalty would do nothing */
     const char *key;
     json_t *v;

@@ -1,5 +1,4 @@
-/* Request bodies: THE table of fields that /v1/chat/completions and /v1/completions know, and the parser that turns a JSON body into
- * values. Every field is honoured, or named as harmless and ignored, or refused by name: none is dropped where it would change the
+/* Request bodies: THE table of fields that the endpoints of models know, and the parser that turns a JSON body into values. Every field is honoured, or named as harmless and ignored, or refused by name: none is dropped where it would change the
  * output, and a field that is in no row is an error, because ignoring it would hide a typo. Pure: any thread. */
 #pragma once
 #include <stdbool.h>
@@ -13,8 +12,17 @@ struct json_t;
 struct pd_error;
 struct cf_sampling;
 
-enum { PD_API_CHAT = 1, PD_API_TEXT = 2, PD_API_BOTH = 3 };
-enum { PD_MAX_JSON_DEPTH = 64, PD_MAX_CHOICES = 128 };
+/* Whose field a row is. /apply-template takes a chat's body: its rows are those of PD_API_CHAT | PD_API_TEMPLATE. */
+enum {
+    PD_API_CHAT = 1,
+    PD_API_TEXT = 2,
+    PD_API_BOTH = 3,
+    PD_API_TOKENIZE = 4,
+    PD_API_DETOKENIZE = 8,
+    PD_API_TEMPLATE = 16,
+    PD_API_NO_ANSWER = PD_API_TOKENIZE | PD_API_DETOKENIZE | PD_API_TEMPLATE /* no model computes for these, and `model` may be left out */
+};
+enum { PD_MAX_JSON_DEPTH = 64, PD_MAX_CHOICES = 128, PD_MAX_IDS = 1 << 20 /* in one body of /tokenize and /detokenize */ };
 
 struct pd_params {
     unsigned api;
@@ -32,6 +40,8 @@ struct pd_params {
     int n_stops;
     /* chat */
     char *messages_json, *extra_json; /* heap; extra NULL = none */
+    /* /tokenize, /detokenize, /apply-template: their text or ids are prompts[0] */
+    bool add_special, add_special_too, parse_special, with_pieces, with_tokens, add_generation_prompt;
     /* completions: [n_prompts]; each a text or ids */
     struct pd_prompt {
         const char *text;
@@ -51,10 +61,14 @@ void pd_params_done(struct pd_params *p);
 void pd_params_defaults(struct pd_params *p, const struct cf_sampling *d);
 bool pd_params_check_ids(const struct pd_params *p, uint32_t n_vocab, struct pd_error *ret_error);
 
-/* The table, for the reference page and the tests. */
+/* The table, for the reference page, /openapi.json and the tests. */
 struct pd_param_doc {
     const char *name, *range, *doc;
     unsigned api;
+    enum { PD_NUMBER, PD_INTEGER, PD_BOOLEAN, PD_OWN_SHAPE, PD_ANY } type;
+    double min, max; /* of a number; the bound itself is out of range when open */
+    bool open_min, open_max;
+    const char *off; /* of a refused field: the word that asks for nothing, or NULL */
     enum { PD_HONOURED, PD_IGNORED, PD_REFUSED } verdict;
 };
 bool pd_param_doc(size_t i, struct pd_param_doc *ret); /* false past the last */
