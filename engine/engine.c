@@ -355,6 +355,10 @@ void pn_served_status(const struct pn_served *s, struct pn_served_status *ret) {
     ret->loaded_at = s->loaded_at;
 }
 
+uint32_t pn_served_slots(const struct pn_served *s, struct pn_slot_status *ret, uint32_t cap) {
+    return pn_sched_slots(s->sched, ret, cap);
+}
+
 void pn_served_forget(struct pn_served *s, const char *session) {
     pn_sched_forget(s->sched, session);
 }

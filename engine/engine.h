@@ -72,7 +72,10 @@ struct pn_served_status {
     int64_t loaded_at;        /* seconds since 1970 */
     uint32_t running, queued; /* requests now */
     uint32_t max_concurrent;  /* as set */
-    uint64_t requests, refused, failed, cancelled, tokens_prefilled, tokens_decoded;
+    uint64_t requests, refused, completed, failed, cancelled, tokens_prefilled, tokens_decoded;
+    uint64_t tokens_cached;    /* of prompts, found in KV that was kept */
+    uint64_t tokens_generated; /* of answers: decoded ones, and the first of each, which its prompt's last step gives */
+    double queue_s, prefill_s, decode_s; /* of all requests that have run, summed up when each ends */
     uint32_t prefill_chunk;   /* most prompt tokens in a step beside running answers, as last chosen; 0 = not yet */
     uint64_t heartbeat;       /* grows with every step and idle tick of the worker */
     double prefill_tps, decode_tps; /* recent rates, 0 = not known yet */
@@ -80,6 +83,18 @@ struct pn_served_status {
     uint32_t retry_after_s;   /* what a 429 would say now: from measured rates, 1 .. 120 */
 };
 void pn_served_status(const struct pn_served *s, struct pn_served_status *ret);
+
+/* A place for a running request, and which one has it. Nothing of what it says. */
+struct pn_slot_status {
+    bool busy;
+    char request[32];         /* pn_request_opts.id, cut; "" */
+    uint32_t prompt_tokens, cached_tokens, max_tokens;
+    uint32_t computed_tokens; /* in the KV: of the prompt, then of the answer too */
+    uint32_t generated_tokens;
+    double started_ms;        /* on fo_now_ms's clock */
+};
+/* At most cap of them; returns how many there are. As of the last step; never waits for one. */
+uint32_t pn_served_slots(const struct pn_served *s, struct pn_slot_status *ret, uint32_t cap);
 
 /* The conversation under this key (pn_request_opts.session) is over: what is kept of it is given up soon. */
 void pn_served_forget(struct pn_served *s, const char *session);

@@ -77,7 +77,9 @@ struct pn_sched {
     char end_reason[160];
     char reason[256];
     uint32_t chunk;
-    uint64_t requests, refused, n_failed, cancelled, prefilled, decoded, heartbeat;
+    uint64_t requests, refused, completed, n_failed, cancelled, prefilled, decoded, cached, generated, heartbeat;
+    double queue_s, prefill_s, decode_s;
+    struct pn_slot_status *shown; /* [n_slots] the slots as pages see them */
     uint64_t kv_used, kv_available;
     double prefill_tps, decode_tps, mean_prompt, mean_answer;
 };
@@ -277,10 +279,16 @@ void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret) {
         .queued = s->n_queued,
         .requests = s->requests,
         .refused = s->refused,
+        .completed = s->completed,
         .failed = s->n_failed,
         .cancelled = s->cancelled,
         .tokens_prefilled = s->prefilled,
         .tokens_decoded = s->decoded,
+        .tokens_cached = s->cached,
+        .tokens_generated = s->generated,
+        .queue_s = s->queue_s,
+        .prefill_s = s->prefill_s,
+        .decode_s = s->decode_s,
         .heartbeat = s->heartbeat,
         .prefill_tps = s->prefill_tps,
         .decode_tps = s->decode_tps,
@@ -289,6 +297,13 @@ void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret) {
     };
     pthread_mutex_unlock(&s->lock);
     memcpy(ret->reason, why.msg, sizeof ret->reason - 1);
+}
+
+uint32_t pn_sched_slots(struct pn_sched *s, struct pn_slot_status *ret, uint32_t cap) {
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->n_slots && i < cap; i++) ret[i] = s->shown[i];
+    pthread_mutex_unlock(&s->lock);
+    return s->n_slots;
 }
 
 uint64_t pn_sched_kv_available(struct pn_sched *s) {
@@ -308,6 +323,21 @@ static void publish_kv(struct pn_sched *s) {
     uint64_t page = s->info->page_tokens * s->info->kv_bytes_per_token, free_pages = pn_model_free_pages(s->m);
     s->kv_used = (s->info->n_pages - free_pages) * page;
     s->kv_available = (free_pages + pn_prefix_pages(s->idle)) * page;
+}
+
+/* Under the lock. */
+static void publish_slot(struct pn_sched *s, const struct slot *sl) {
+    struct pn_slot_status *to = &s->shown[sl - s->slots];
+    const struct pn_request *r = sl->r;
+    *to = (struct pn_slot_status){ .busy = r != NULL };
+    if (!r) return;
+    if (r->id) snprintf(to->request, sizeof to->request, "%.31s", r->id);
+    to->prompt_tokens = r->n_tokens;
+    to->cached_tokens = sl->cached;
+    to->max_tokens = r->max_tokens;
+    to->computed_tokens = pn_seq_len(sl->seq);
+    to->generated_tokens = sl->n_out;
+    to->started_ms = sl->started_ms;
 }
 
 static void slot_end(struct pn_sched *s, struct slot *sl, enum pn_finish finish, const struct fo_err *err) {
@@ -332,12 +362,18 @@ static void slot_end(struct pn_sched *s, struct slot *sl, enum pn_finish finish,
 
     pthread_mutex_lock(&s->lock);
     s->n_running--;
-    if (err && err->code == FO_ECANCELLED)
+    publish_slot(s, sl);
+    s->queue_s += usage.queue_ms / 1e3;
+    s->prefill_s += usage.prefill_ms / 1e3;
+    s->decode_s += usage.decode_ms / 1e3;
+    if (err && err->code == FO_ECANCELLED) {
         s->cancelled++;
-    else if (err)
+    } else if (err) {
         s->n_failed++;
-    else
+    } else {
+        s->completed++;
         learn(&s->mean_answer, usage.completion_tokens);
+    }
     publish_kv(s);
     say_idle(s);
     pthread_mutex_unlock(&s->lock);
@@ -475,6 +511,8 @@ static bool start_one(struct pn_sched *s) {
     for (uint32_t i = 0; i < r->n_tokens; i++) pn_sampler_accept(r->sampler, r->tokens[i], 0);
     pthread_mutex_lock(&s->lock);
     learn(&s->mean_prompt, r->n_tokens - sl->cached);
+    s->cached += sl->cached;
+    publish_slot(s, sl);
     publish_kv(s);
     pthread_mutex_unlock(&s->lock);
     FO_DEBUGF("sched", "start id=%s prompt=%u cached=%u max_tokens=%u", r->id ? r->id : "-", r->n_tokens, sl->cached, r->max_tokens);
@@ -566,13 +604,16 @@ static void token_chosen(struct pn_sched *s, struct slot *sl, int32_t id, const 
 
 /* Tokens from the logits of items[lo, lo + n). */
 static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *logits, double ms) {
-    uint32_t prefilled = 0, decoded = 0;
-    for (uint32_t i = lo; i < lo + n; i++)
+    uint32_t prefilled = 0, decoded = 0, generated = 0;
+    for (uint32_t i = lo; i < lo + n; i++) {
+        generated += s->items[i].want == PN_WANT_LAST;
         if (s->slots[s->item_slot[i]].n_out == 0)
             prefilled += s->items[i].n;
         else
             decoded++;
+    }
     pthread_mutex_lock(&s->lock);
+    s->generated += generated;
     s->prefilled += prefilled;
     s->decoded += decoded;
     /* In a mixed step the decodes are counted at their known rate, the rest of the time is the prefill's. */
@@ -611,6 +652,9 @@ static enum outcome compute(struct pn_sched *s, uint32_t lo, uint32_t n, struct 
     }
     if (rc != 0) return FAILED;
     take_results(s, lo, n, logits, pn_now_ms() - start);
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = lo; i < lo + n; i++) publish_slot(s, &s->slots[s->item_slot[i]]);
+    pthread_mutex_unlock(&s->lock);
     return COMPUTED;
 }
 
@@ -676,6 +720,7 @@ static void sched_done(struct pn_sched *s) {
     free(s->slots);
     free(s->items);
     free(s->item_slot);
+    free(s->shown);
     pthread_cond_destroy(&s->idle_now);
     pthread_mutex_destroy(&s->lock);
     free(s);
@@ -705,7 +750,8 @@ int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, struct pn_
     s->slots = calloc(s->n_slots, sizeof *s->slots);
     s->items = calloc(s->n_slots, sizeof *s->items);
     s->item_slot = calloc(s->n_slots, sizeof *s->item_slot);
-    int rc = s->wake && s->slots && s->items && s->item_slot ? 0 : fo_fail(e, FO_ENOMEM, "no memory for a scheduler of %u slots", s->n_slots);
+    s->shown = calloc(s->n_slots, sizeof *s->shown);
+    int rc = s->wake && s->slots && s->items && s->item_slot && s->shown ? 0 : fo_fail(e, FO_ENOMEM, "no memory for a scheduler of %u slots", s->n_slots);
     if (rc == 0) rc = pn_prefix_new(s->info->max_sessions, &s->idle, e);
     if (rc == 0) publish_kv(s);
     if (rc == 0) rc = thread_start(s, e);

@@ -19,6 +19,7 @@ struct pn_model;
 struct pn_request;
 struct pn_sched;
 struct pn_served_status;
+struct pn_slot_status;
 struct pn_wake;
 
 enum { PN_FIRST_CHUNK = 16 };
@@ -63,5 +64,7 @@ void pn_sched_cancel_all(struct pn_sched *s, const char *reason);
 
 /* Fills all but loaded_at. Never waits for a step. */
 void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret);
+/* As pn_served_slots. */
+uint32_t pn_sched_slots(struct pn_sched *s, struct pn_slot_status *ret, uint32_t cap);
 /* Bytes of the KV pool that running requests do not hold. */
 uint64_t pn_sched_kv_available(struct pn_sched *s);

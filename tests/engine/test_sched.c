@@ -609,6 +609,54 @@ static void an_idle_worker_ticks_and_burns_nothing(void **state) {
     close_world(&w);
 }
 
+static void slots_and_counters_show_what_runs_and_what_ran(void **state) {
+    (void)state;
+    struct world w;
+    static struct test_answer a;
+    struct pn_slot_status slot[2];
+    int32_t ids[40];
+    open_world(&w, 2, 2, 64, 8, 0);
+    test_prompt(ids, 40, 25);
+    struct pn_request_opts o = test_opts(ids, 40, 5);
+    o.session = "c";
+    test_ask(w.s, &o, &a);
+    test_ask(w.s, &o, &a);
+    struct pn_served_status st = status(&w);
+    assert_int_equal(st.requests, 2);
+    assert_int_equal(st.completed, 2);
+    assert_int_equal(st.failed + st.cancelled, 0);
+    assert_int_equal(st.tokens_cached, 39);
+    assert_int_equal(st.tokens_generated, 10);
+    assert_int_equal(st.tokens_prefilled + st.tokens_cached, 80);
+    assert_true(st.prefill_s > 0 && st.decode_s > 0 && st.queue_s >= 0);
+    assert_int_equal(pn_served_slots(w.s, slot, 1), 2);
+    assert_false(slot[0].busy);
+
+    atomic_store(&w.die.delay_ms, 2);
+    o = test_opts(ids, 40, 200);
+    o.id = "req_1";
+    struct pn_request *r = test_submit(w.s, &o);
+    read_first(r, &a);
+    uint32_t busy = 2;
+    do { /* it is shown just after its token was */
+        assert_int_equal(pn_served_slots(w.s, slot, 2), 2);
+        busy = slot[0].busy ? 0 : 1;
+    } while (slot[busy].generated_tokens == 0);
+    assert_false(slot[1 - busy].busy);
+    assert_string_equal(slot[busy].request, "req_1");
+    assert_int_equal(slot[busy].prompt_tokens, 40);
+    assert_int_equal(slot[busy].max_tokens, 200);
+    assert_int_equal(slot[busy].computed_tokens, 40 + slot[busy].generated_tokens - 1);
+    assert_true(slot[busy].started_ms > 0);
+    pn_request_release(r);
+    test_wait_idle(w.s);
+    assert_int_equal(status(&w).cancelled, 1);
+    assert_int_equal(status(&w).completed, 2);
+    pn_served_slots(w.s, slot, 2);
+    assert_false(slot[0].busy || slot[1].busy);
+    close_world(&w);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_same_text_alone_and_with_three_mates),
@@ -630,6 +678,7 @@ int main(void) {
         cmocka_unit_test(a_conversation_computes_only_what_is_new),
         cmocka_unit_test(idle_conversations_give_way_oldest_first),
         cmocka_unit_test(an_idle_worker_ticks_and_burns_nothing),
+        cmocka_unit_test(slots_and_counters_show_what_runs_and_what_ran),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
