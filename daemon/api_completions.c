@@ -10,20 +10,11 @@
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "daemon/routes.h"
+#include "daemon/text.h"
 #include "engine/engine.h"
 #include "engine/text.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
-
-/* The length of the UTF-8 character at s [n], 0 when there is none. */
-static size_t character(const unsigned char *s, size_t n) {
-    size_t len = s[0] < 0x80 ? 1 : s[0] >= 0xC2 && s[0] < 0xE0 ? 2 : s[0] >= 0xE0 && s[0] < 0xF0 ? 3 : s[0] >= 0xF0 && s[0] < 0xF5 ? 4 : 0;
-    if (len == 0 || len > n) return 0;
-    for (size_t i = 1; i < len; i++)
-        if ((s[i] & 0xC0) != 0x80) return 0;
-    bool bad = (s[0] == 0xE0 && s[1] < 0xA0) || (s[0] == 0xED && s[1] > 0x9F) || (s[0] == 0xF0 && s[1] < 0x90) || (s[0] == 0xF4 && s[1] > 0x8F);
-    return bad ? 0 : len;
-}
 
 /* What a prompt of ids says, for echo: heap, or NULL with the error. Ids can cut a character; JSON cannot, so its bytes become U+FFFD. */
 static char *text_of(const struct pn_model *m, const struct pd_prompt *prompt, size_t *ret_len, struct pd_error *x) {
@@ -34,11 +25,7 @@ static char *text_of(const struct pn_model *m, const struct pd_prompt *prompt, s
     fo_buf_init(&clean, 256 << 20);
     if (pn_text_decode(m, prompt->ids, prompt->n_ids, true, &raw, &e) == FO_OK) {
         fo_buf_puts(&clean, "");
-        for (size_t i = 0, n; i < raw.len; i += n ? n : 1) {
-            n = character((const unsigned char *)raw.data + i, raw.len - i);
-            if (n) fo_buf_append(&clean, raw.data + i, n);
-            else fo_buf_puts(&clean, "\xEF\xBF\xBD");
-        }
+        pd_utf8_clean(raw.data, raw.len, &clean);
         *ret_len = clean.len;
         text = fo_buf_steal(&clean);
         if (!text) text = strdup(""); /* control tokens alone have no text */

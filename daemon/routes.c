@@ -7,29 +7,39 @@
 #include "daemon/app.h"
 #include "daemon/http.h"
 #include "daemon/log.h"
+#include "daemon/metrics.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/log.h"
 
 static const struct pd_route routes[] = {
-    { "GET", "/", pd_get_root, true, "Name, version, build, backend, and the models with their status." },
-    { "GET", "/health", pd_get_health, true, "That the process answers, and each model's counters: a snapshot that waits for no model." },
-    { "GET", "/ready", pd_get_ready, true, "200 when the first pass over the manifest is done and a declared model serves (or none is declared); else 503 with the reason." },
-    { "GET", "/v1/models", pd_get_models, false, "The declared models, whether they serve, and what they hold (context_window, max_output_tokens, status)." },
-    { "GET", "/v1/models/{id}", pd_get_model, false, "One of them, by name or alias; `/` and `:` in the name may be percent-encoded." },
-    { "POST", "/v1/chat/completions", pd_post_chat, false, "A conversation through the model's own template; whole or as a stream." },
-    { "POST", "/v1/completions", pd_post_completions, false, "Plain text or token ids, no template; whole or as a stream." },
-    { "GET", "/admin/dies", pd_get_admin_dies, true, "Host memory and dies: budget, reserve, held by us, used by others, health." },
+    { "GET", "/", pd_get_root, true, .doc = "Name, version, build, backend, and the models with their status." },
+    { "GET", "/health", pd_get_health, true, .doc = "That the process answers, and each model's counters: a snapshot that waits for no model." },
+    { "GET", "/ready", pd_get_ready, true, .doc = "200 when the first pass over the manifest is done and a declared model serves (or none is declared); else 503 with the reason." },
+    { "GET", "/v1/models", pd_get_models, false, .doc = "The declared models, whether they serve, and what they hold (context_window, max_output_tokens, status)." },
+    { "GET", "/v1/models/{id}", pd_get_model, false, .doc = "One of them, by name or alias; `/` and `:` in the name may be percent-encoded." },
+    { "POST", "/v1/chat/completions", pd_post_chat, false, .doc = "A conversation through the model's own template; whole or as a stream.", .fields = PD_API_CHAT },
+    { "POST", "/v1/completions", pd_post_completions, false, .doc = "Plain text or token ids, no template; whole or as a stream.", .fields = PD_API_TEXT },
+    { "POST", "/tokenize", pd_post_tokenize, false,
+      .doc = "The token ids of a text or of a conversation's prompt: `tokens`, `count`, and `max_model_len`, the most that the model takes.", .fields = PD_API_TOKENIZE },
+    { "POST", "/detokenize", pd_post_detokenize, false,
+      .doc = "The text of token ids, as `content` and as `prompt`: the bytes of each, one after the other; what is not UTF-8 becomes U+FFFD.", .fields = PD_API_DETOKENIZE },
+    { "POST", "/apply-template", pd_post_apply_template, false, .doc = "What /v1/chat/completions would give the model for the same body: `prompt`.", .fields = PD_API_CHAT | PD_API_TEMPLATE },
+    { "GET", "/slots", pd_get_slots, true,
+      .doc = "What each loaded copy of a model is doing, slot by slot: state, counts of tokens, the request's id, and the limits. A snapshot that waits for no model; nothing of what requests say." },
+    { "GET", "/metrics", pd_get_metrics, true, .doc = "For Prometheus (text format 0.0.4): the metrics below. A snapshot that waits for no model.", .type = "text/plain" },
+    { "GET", "/openapi.json", pd_get_openapi, true, .doc = "This API as OpenAPI 3.1, made of the same tables as this page." },
+    { "GET", "/admin/dies", pd_get_admin_dies, true, .doc = "Host memory and dies: budget, reserve, held by us, used by others, health." },
     { "GET", "/admin/models", pd_get_admin_models, true,
-      "Each model's status: generation and observed_generation, placement with the type of its KV and the bytes estimated and measured, limits, conditions, counters, last events; and the server's conditions." },
-    { "GET", "/admin/facts", pd_get_admin_facts, true, "What the planner is given, looked at afresh: for `pantheon-reconcile --save-facts`." },
+      .doc = "Each model's status: generation and observed_generation, placement with the type of its KV and the bytes estimated and measured, limits, conditions, counters, last events; and the server's conditions." },
+    { "GET", "/admin/facts", pd_get_admin_facts, true, .doc = "What the planner is given, looked at afresh: for `pantheon-reconcile --save-facts`." },
     { "POST", "/admin/models/load", pd_post_admin_load, false,
-      "Loads a model that the manifest does not declare (the body has the manifest's model keys), or ends an unload by hand (the body has `name` alone). `?wait=1` answers when it serves or not." },
-    { "POST", "/admin/models/unload", pd_post_admin_unload, false, "Unloads `name`; a declared model stays so until it is loaded here or a new manifest comes. `?wait=1` answers when it is done." },
+      .doc = "Loads a model that the manifest does not declare (the body has the manifest's model keys), or ends an unload by hand (the body has `name` alone). `?wait=1` answers when it serves or not.", .query = "wait" },
+    { "POST", "/admin/models/unload", pd_post_admin_unload, false, .doc = "Unloads `name`; a declared model stays so until it is loaded here or a new manifest comes. `?wait=1` answers when it is done.", .query = "wait" },
     { "POST", "/admin/reconcile", pd_post_admin_reconcile, false,
-      "Reads the manifest again. `?wait=1` answers when it is accepted or refused (400 with `report`), `?wait=applied` when everything is done; `?stream=1` sends what happens, one JSON object a line, "
-      "and the result last. `prune=1` unloads ad hoc models, `if_generation=N` refuses with 409 when another generation is in force." },
+      .doc = "Reads the manifest again. `?wait=1` answers when it is accepted or refused (400 with `report`), `?wait=applied` when everything is done; `?stream=1` sends what happens, one JSON object a line, "
+      "and the result last. `prune=1` unloads ad hoc models, `if_generation=N` refuses with 409 when another generation is in force.", .query = "wait stream prune if_generation" },
 };
 enum { N_ROUTES = sizeof routes / sizeof *routes };
 
@@ -76,8 +86,7 @@ const struct pd_route *pd_route_find(const char *method, const char *path, char 
     return found;
 }
 
-void pd_dispatch(void *ctx, struct pd_call *c) {
-    struct pd_app *app = ctx;
+static void dispatch(struct pd_app *app, struct pd_call *c) {
     char param[PD_MAX_URI_BYTES + 1], allow[64], quoted[256];
     bool ok;
     struct pd_error x;
@@ -110,6 +119,12 @@ void pd_dispatch(void *ctx, struct pd_call *c) {
     pd_error_reply(c, &x);
 }
 
+void pd_dispatch(void *ctx, struct pd_call *c) {
+    struct pd_app *app = ctx;
+    dispatch(app, c);
+    atomic_fetch_add(&app->answered[c->status / 100 % 6], 1);
+}
+
 static void doc_params(struct fo_buf *out, unsigned api) {
     static const struct {
         int verdict;
@@ -117,28 +132,47 @@ static void doc_params(struct fo_buf *out, unsigned api) {
     } parts[] = { { PD_HONOURED, "Honoured" }, { PD_REFUSED, "Known and refused (unless null, false, 0 or empty)" }, { PD_IGNORED, "Taken and ignored: the text does not depend on them" } };
     for (size_t k = 0; k < sizeof parts / sizeof *parts; k++) {
         struct pd_param_doc d;
-        fo_buf_printf(out, "\n**%s**\n\n| field | values | |\n|---|---|---|\n", parts[k].title);
-        for (size_t i = 0; pd_param_doc(i, &d); i++)
-            if ((d.api & api) && (int)d.verdict == parts[k].verdict) fo_buf_printf(out, "| `%s` | %s | %s |\n", d.name, d.range, d.doc);
+        bool any = false;
+        for (size_t i = 0; pd_param_doc(i, &d); i++) {
+            if (!(d.api & api) || (int)d.verdict != parts[k].verdict) continue;
+            if (!any) fo_buf_printf(out, "\n**%s**\n\n| field | values | |\n|---|---|---|\n", parts[k].title);
+            any = true;
+            fo_buf_printf(out, "| `%s` | %s | %s |\n", d.name, d.range, d.doc);
+        }
     }
 }
 
+static void doc_metrics(struct fo_buf *out) {
+    struct pd_metric_doc d;
+    fo_buf_puts(out, "\n## Metrics\n\nOf /metrics. A model's copies are told apart by `replica`; their counters start at 0 when they are loaded.\n\n"
+                     "| name | type | labels | |\n|---|---|---|---|\n");
+    for (size_t i = 0; pd_metric_doc(i, &d); i++)
+        if (d.help) fo_buf_printf(out, "| `%s` | %s | %s | %s |\n", d.name, d.type, d.labels, d.help);
+}
+
 void pd_routes_doc(struct fo_buf *out) {
-    fo_buf_puts(out, "<!-- Generated by the tables in daemon/routes.c, params.c and oai.c (UPDATE=1 tests/daemon/test_routes): do not edit. -->\n"
+    fo_buf_puts(out, "<!-- Generated by the tables in daemon/routes.c, params.c, api_metrics.c and oai.c (UPDATE=1 tests/daemon/test_routes): do not edit. -->\n"
                      "# The HTTP API\n\nThe conventions are OpenAI's. Every answer has an `x-request-id` header; every error has a JSON body.\n\n## Endpoints\n\n"
                      "| method | path | |\n|---|---|---|\n");
     for (size_t i = 0; i < N_ROUTES; i++) fo_buf_printf(out, "| %s | `%s` | %s |\n", routes[i].method, routes[i].path, routes[i].doc);
     fo_buf_puts(out, "\nA slash at the end of a path does not count. Where GET is, HEAD is; OPTIONS answers 204 with Allow everywhere. While the server stops, "
-                     "everything but /, /health, /ready and the pages of /admin is a 503 `draining`. A client that closes its connection, also only its sending side, cancels its request.\n");
+                     "everything but /, /health, /ready, /slots, /metrics, /openapi.json and the pages of /admin is a 503 `draining`. A client that closes its connection, also only its sending side, cancels its request.\n");
     fo_buf_puts(out, "\n## Fields of /v1/chat/completions\n\nnull means unset. A field that is in none of these tables is an error (`unknown_parameter`): "
                      "ignoring it would hide a typo.\n");
     doc_params(out, PD_API_CHAT);
     fo_buf_puts(out, "\n## Fields of /v1/completions\n");
     doc_params(out, PD_API_TEXT);
+    fo_buf_puts(out, "\n## Fields of /tokenize\n");
+    doc_params(out, PD_API_TOKENIZE);
+    fo_buf_puts(out, "\n## Fields of /detokenize\n");
+    doc_params(out, PD_API_DETOKENIZE);
+    fo_buf_puts(out, "\n## Fields of /apply-template\n\nThose of /v1/chat/completions, so that the same body can be sent, and:\n");
+    doc_params(out, PD_API_TEMPLATE);
     fo_buf_puts(out, "\n## Streams\n\n`Content-Type: " "text/event-stream; charset=utf-8" "`, one JSON object a `data:` line, the end is `data: [DONE]`. The head is sent right after "
                      "admission; a silent stream carries the comment `: ping` every 10 seconds. With `stream_options.include_usage` one more chunk with empty `choices` "
-                     "has the usage. An error in a stream is an event with an `error` object (with `request_id`), and no [DONE] follows.\n"
-                     "\n## Errors\n\n`{\"error\":{\"message\",\"type\",\"param\",\"code\"}}`; `param` is the JSON path of what is wrong (`messages.2.content`) or null.\n\n"
+                     "has the usage. An error in a stream is an event with an `error` object (with `request_id`), and no [DONE] follows.\n");
+    doc_metrics(out);
+    fo_buf_puts(out, "\n## Errors\n\n`{\"error\":{\"message\",\"type\",\"param\",\"code\"}}`; `param` is the JSON path of what is wrong (`messages.2.content`) or null.\n\n"
                      "| status | type | code | |\n|---|---|---|---|\n");
     for (int i = 0; i < PD_N_ERRORS; i++) {
         const struct pd_error_row *r = pd_error_row((enum pd_error_id)i);

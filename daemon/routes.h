@@ -15,6 +15,9 @@ struct pd_route {
     pd_route_fn *fn;
     bool while_draining;       /* answered although the server is stopping */
     const char *doc;
+    unsigned fields;   /* PD_API_...: whose rows of the table of fields its body has; 0 = none */
+    const char *query; /* names of what the query may have, a space between them; who has any may answer 202 */
+    const char *type;  /* of its answer; NULL = application/json */
 };
 
 /* The row for a method and a path as sent (still encoded; a slash at its end does not count). HEAD finds GET's row. NULL with
@@ -34,6 +37,10 @@ pd_route_fn pd_get_root, pd_get_health, pd_get_ready;    /* api_root.c */
 pd_route_fn pd_get_models, pd_get_model;                 /* api_models.c */
 pd_route_fn pd_post_chat;                                /* api_chat.c */
 pd_route_fn pd_post_completions;                         /* api_completions.c */
+pd_route_fn pd_post_tokenize, pd_post_detokenize, pd_post_apply_template; /* api_text.c */
+pd_route_fn pd_get_slots;                                /* api_slots.c */
+pd_route_fn pd_get_metrics;                              /* api_metrics.c */
+pd_route_fn pd_get_openapi;                              /* openapi.c */
 pd_route_fn pd_get_admin_dies, pd_get_admin_models, pd_get_admin_facts;
 pd_route_fn pd_post_admin_load, pd_post_admin_unload, pd_post_admin_reconcile; /* api_admin.c */
 

@@ -162,6 +162,123 @@ static void checks_ids_against_the_vocabulary(void **state) {
     pd_params_done(&p);
 }
 
+static void takes_what_callers_of_two_servers_send_to_tokenize(void **state) {
+    (void)state;
+    static const struct {
+        const char *body;
+        bool add, parse, pieces;
+    } rows[] = {
+        { "{\"content\":\"a\"}", false, true, false },
+        { "{\"prompt\":\"a\"}", true, true, false },
+        { "{\"content\":\"a\",\"add_special\":true,\"parse_special\":false,\"with_pieces\":true}", true, false, true },
+        { "{\"model\":\"m\",\"prompt\":\"a\",\"add_special_tokens\":false,\"return_token_strs\":false}", false, true, false },
+        { "{\"prompt\":\"a\",\"content\":null,\"add_special\":null,\"add_special_tokens\":true}", true, true, false },
+        { "{\"add_special\":true,\"add_special_tokens\":true,\"content\":\"a\"}", true, true, false },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pd_params p = take(PD_API_TOKENIZE, rows[i].body);
+        assert_int_equal(p.n_prompts, 1);
+        assert_int_equal(p.prompts[0].len, 1);
+        assert_string_equal(p.prompts[0].text, "a");
+        assert_int_equal(p.add_special, rows[i].add);
+        assert_int_equal(p.parse_special, rows[i].parse);
+        assert_int_equal(p.with_pieces, rows[i].pieces);
+        pd_params_done(&p);
+    }
+    struct pd_params p = take(PD_API_TOKENIZE, "{\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"add_generation_prompt\":false,\"chat_template_kwargs\":{\"k\":1}}");
+    assert_true(p.messages_json && p.extra_json && !p.add_generation_prompt && p.n_prompts == 0);
+    pd_params_done(&p);
+    p = take(PD_API_TOKENIZE, "{\"content\":\"\\u0000\"}");
+    assert_int_equal(p.prompts[0].len, 1);
+    pd_params_done(&p);
+    p = take(PD_API_DETOKENIZE, "{\"tokens\":[0,2147483647]}");
+    assert_true(p.prompts[0].n_ids == 2 && p.prompts[0].ids[1] == INT32_MAX);
+    pd_params_done(&p);
+    p = take(PD_API_DETOKENIZE, "{\"tokens\":[]}");
+    assert_int_equal(p.prompts[0].n_ids, 0);
+    pd_params_done(&p);
+    /* a chat's body as it is */
+    p = take(PD_API_CHAT | PD_API_TEMPLATE, "{" MESSAGES ",\"temperature\":1,\"stream\":true,\"max_tokens\":5,\"with_tokens\":true}");
+    assert_true(p.messages_json && p.with_tokens && p.add_generation_prompt);
+    pd_params_done(&p);
+}
+
+static void refuses_what_cannot_be_tokenized_by_its_place(void **state) {
+    (void)state;
+    static const struct {
+        unsigned api;
+        const char *param, *body;
+    } rows[] = {
+        { PD_API_TOKENIZE, "", "" },
+        { PD_API_TOKENIZE, "", "[]" },
+        { PD_API_TOKENIZE, "content", "{}" },
+        { PD_API_TOKENIZE, "content", "{\"content\":null}" },
+        { PD_API_TOKENIZE, "content", "{\"content\":1}" },
+        { PD_API_TOKENIZE, "content", "{\"content\":[\"a\"]}" },
+        { PD_API_TOKENIZE, "prompt", "{\"prompt\":{}}" },
+        { PD_API_TOKENIZE, "prompt", "{\"content\":\"a\",\"prompt\":\"a\"}" },
+        { PD_API_TOKENIZE, "messages", "{\"content\":\"a\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}" },
+        { PD_API_TOKENIZE, "messages", "{\"messages\":[]}" },
+        { PD_API_TOKENIZE, "messages.0.role", "{\"messages\":[{}]}" },
+        { PD_API_TOKENIZE, "", "{\"content\":\"\\ud800\"}" },
+        { PD_API_TOKENIZE, "", "{\"content\":\"\xff\"}" },
+        { PD_API_TOKENIZE, "add_special", "{\"content\":\"a\",\"add_special\":1}" },
+        { PD_API_TOKENIZE, "add_special_tokens", "{\"content\":\"a\",\"add_special\":true,\"add_special_tokens\":false}" },
+        { PD_API_TOKENIZE, "parse_special", "{\"content\":\"a\",\"parse_special\":\"yes\"}" },
+        { PD_API_TOKENIZE, "with_pieces", "{\"content\":\"a\",\"with_pieces\":[]}" },
+        { PD_API_TOKENIZE, "return_token_strs", "{\"content\":\"a\",\"return_token_strs\":true}" },
+        { PD_API_TOKENIZE, "model", "{\"content\":\"a\",\"model\":\"\"}" },
+        { PD_API_TOKENIZE, "model", "{\"content\":\"a\",\"model\":5}" },
+        { PD_API_TOKENIZE, "tokens", "{\"content\":\"a\",\"tokens\":[1]}" },
+        { PD_API_TOKENIZE, "temperature", "{\"content\":\"a\",\"temperature\":1}" },
+        { PD_API_DETOKENIZE, "tokens", "{}" },
+        { PD_API_DETOKENIZE, "tokens", "{\"tokens\":null}" },
+        { PD_API_DETOKENIZE, "tokens", "{\"tokens\":5}" },
+        { PD_API_DETOKENIZE, "tokens", "{\"tokens\":\"5\"}" },
+        { PD_API_DETOKENIZE, "tokens.0", "{\"tokens\":[\"5\"]}" },
+        { PD_API_DETOKENIZE, "tokens.1", "{\"tokens\":[5,-1]}" },
+        { PD_API_DETOKENIZE, "tokens.0", "{\"tokens\":[1.5]}" },
+        { PD_API_DETOKENIZE, "tokens.0", "{\"tokens\":[true]}" },
+        { PD_API_DETOKENIZE, "tokens.0", "{\"tokens\":[[1]]}" },
+        { PD_API_DETOKENIZE, "tokens.0", "{\"tokens\":[2147483648]}" },
+        { PD_API_DETOKENIZE, "content", "{\"tokens\":[1],\"content\":\"a\"}" },
+        { PD_API_CHAT | PD_API_TEMPLATE, "messages", "{}" },
+        { PD_API_CHAT | PD_API_TEMPLATE, "messages", "{\"messages\":\"a\"}" },
+        { PD_API_CHAT | PD_API_TEMPLATE, "temperature", "{" MESSAGES ",\"temperature\":9}" },
+        { PD_API_CHAT | PD_API_TEMPLATE, "with_tokens", "{" MESSAGES ",\"with_tokens\":1}" },
+        { PD_API_CHAT | PD_API_TEMPLATE, "add_generation_prompt", "{" MESSAGES ",\"add_generation_prompt\":\"a\"}" },
+        { PD_API_CHAT | PD_API_TEMPLATE, "prompt", "{" MESSAGES ",\"prompt\":\"a\"}" },
+        { PD_API_CHAT, "with_tokens", "{" MESSAGES ",\"with_tokens\":true}" },
+        { PD_API_TEXT, "content", "{\"model\":\"m\",\"prompt\":\"a\",\"content\":\"a\"}" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pd_params p;
+        struct pd_error x;
+        if (pd_params_parse(rows[i].api, rows[i].body, strlen(rows[i].body), &p, &x)) fail_msg("taken: %s", rows[i].body);
+        assert_int_equal(pd_error_row(x.id)->status, 400);
+        if (strcmp(x.param, rows[i].param) != 0) fail_msg("%s: param '%s': %s", rows[i].body, x.param, x.message);
+    }
+}
+
+static void refuses_more_ids_than_it_takes(void **state) {
+    (void)state;
+    struct pd_params p;
+    struct pd_error x;
+    static char body[2 * (PD_MAX_IDS + 1) + 32];
+    size_t n = (size_t)snprintf(body, sizeof body, "{\"tokens\":[");
+    for (int i = 0; i <= PD_MAX_IDS; i++) {
+        body[n++] = '7';
+        body[n++] = ',';
+    }
+    memcpy(body + n - 1, "]}", 2);
+    assert_false(pd_params_parse(PD_API_DETOKENIZE, body, n + 1, &p, &x));
+    assert_string_equal(x.param, "tokens");
+    memcpy(body + n - 3, "]} ", 3); /* one less */
+    assert_true(pd_params_parse(PD_API_DETOKENIZE, body, n, &p, &x));
+    assert_int_equal(p.prompts[0].n_ids, PD_MAX_IDS);
+    pd_params_done(&p);
+}
+
 static void takes_a_seed_of_its_own_each_time(void **state) {
     (void)state;
     struct pd_params a = take(PD_API_CHAT, "{" MESSAGES "}"), b = take(PD_API_CHAT, "{" MESSAGES "}");
@@ -265,7 +382,7 @@ static void every_field_has_its_page(void **state) {
         assert_true(d.name[0] && d.doc[0]);
         for (size_t k = 0; k < n; k++) {
             assert_true(pd_param_doc(k, &other));
-            if (strcmp(d.name, other.name) == 0) fail_msg("two rows for %s", d.name);
+            if (strcmp(d.name, other.name) == 0 && (d.api & other.api)) fail_msg("two rows for %s", d.name);
         }
     }
     assert_true(n > 40);
@@ -282,6 +399,9 @@ int main(void) {
         cmocka_unit_test(gives_templates_the_roles_and_parts_they_know),
         cmocka_unit_test(fills_in_what_the_manifest_says_and_no_more),
         cmocka_unit_test(checks_ids_against_the_vocabulary),
+        cmocka_unit_test(takes_what_callers_of_two_servers_send_to_tokenize),
+        cmocka_unit_test(refuses_what_cannot_be_tokenized_by_its_place),
+        cmocka_unit_test(refuses_more_ids_than_it_takes),
         cmocka_unit_test(takes_a_seed_of_its_own_each_time),
         cmocka_unit_test(a_number_beyond_64_bits_names_its_field),
         cmocka_unit_test(refuses_deep_nesting_before_parsing),

@@ -31,7 +31,8 @@ static void body(unsigned api, const char *text, size_t n) {
     struct pd_params p;
     struct pd_error x;
     if (pd_params_parse(api, text, n, &p, &x)) {
-        if (!p.model || p.n < 1 || (api == PD_API_CHAT ? !p.messages_json : p.n_prompts == 0)) __builtin_trap();
+        if ((!p.model && !(api & PD_API_NO_ANSWER)) || p.n < 1) __builtin_trap();
+        if (api & PD_API_CHAT ? !p.messages_json : api == PD_API_TOKENIZE ? !p.messages_json == (p.n_prompts == 0) : p.n_prompts == 0) __builtin_trap();
         pd_params_check_ids(&p, 1000, &x);
         pd_params_done(&p);
     } else if (pd_error_row(x.id)->status != 400 && x.id != PD_ERR_MEMORY) {
@@ -55,9 +56,11 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     case 2:
         body(PD_API_CHAT, text, n);
         break;
-    default:
-        body(PD_API_TEXT, text, n);
+    default: {
+        static const unsigned apis[] = { PD_API_TEXT, PD_API_TOKENIZE, PD_API_DETOKENIZE, PD_API_CHAT | PD_API_TEMPLATE };
+        body(apis[data[0] / 4 % 4], text, n);
         break;
+    }
     }
     free(text);
     return 0;

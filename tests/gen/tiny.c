@@ -21,7 +21,7 @@ static const struct {
 
 static int usage(void) {
     fprintf(stderr, "usage: tiny OUT.gguf [--dtype NAME] [--layers N] [--embd N] [--heads N] [--kv-heads N] [--ff N] [--vocab N] [--ctx N]\n"
-                    "            [--seed N] [--yarn FACTOR] [--version 2|3] [--untied] [--no-tokenizer] [--chatml | --template FILE]\n");
+                    "            [--seed N] [--yarn FACTOR] [--version 2|3] [--untied] [--no-tokenizer | --add-bos] [--chatml | --template FILE]\n");
     return 64;
 }
 
@@ -36,6 +36,7 @@ int main(int argc, char **argv) {
         const char *a = argv[i], *value = i + 1 < argc ? argv[i + 1] : NULL;
         if (strcmp(a, "--untied") == 0) tiny.tied = false;
         else if (strcmp(a, "--no-tokenizer") == 0) tiny.tokenizer = false;
+        else if (strcmp(a, "--add-bos") == 0) tiny.add_bos = true;
         else if (strcmp(a, "--chatml") == 0) tiny.chat_template = test_tiny_chatml();
         else if (a[0] != '-' && !out) out = a;
         else if (a[0] != '-' || !value) return usage();

@@ -104,7 +104,7 @@ static void put_tokenizer(struct test_gguf *w, const struct test_tiny *t, char (
     test_gguf_u32(w, "tokenizer.ggml.eos_token_id", 2);
     test_gguf_u32(w, "tokenizer.ggml.unknown_token_id", 0);
     test_gguf_u32(w, "tokenizer.ggml.padding_token_id", 2);
-    test_gguf_bool(w, "tokenizer.ggml.add_bos_token", false);
+    test_gguf_bool(w, "tokenizer.ggml.add_bos_token", t->add_bos);
 }
 
 /* --- weights -------------------------------------------------------------------------------------------------------------- */

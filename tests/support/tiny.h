@@ -17,6 +17,7 @@ struct test_tiny {
     uint32_t n_layer, n_embd, n_head, n_head_kv, n_ff, n_vocab, n_ctx;
     bool tied;                 /* no output.weight: the token table serves */
     bool tokenizer;            /* else tokens in, tokens out only */
+    bool add_bos;              /* plain text begins with <|im_start|> */
     const char *chat_template; /* NULL = none */
     uint64_t seed;
     uint32_t yarn;             /* factor of YaRN over n_ctx; 0 = no scaling */

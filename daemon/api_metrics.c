@@ -1,0 +1,252 @@
+/* GET /metrics: Prometheus' text exposition format, version 0.0.4. A row of the table is one kind of sample: its scope says for which
+ * objects there is one and which labels that brings, its function what the value is. Rows of one name make one metric and stand together.
+ *
+ * Everything comes from snapshots; no model is waited for. A copy's counters start at 0 when it is loaded, which is why `replica` is a
+ * label: a counter that starts again is understood, a sum that shrinks is not. */
+#include "daemon/metrics.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config/facts.h"
+#include "config/manifest.h"
+#include "daemon/app.h"
+#include "daemon/copies.h"
+#include "daemon/http.h"
+#include "daemon/oai.h"
+#include "daemon/routes.h"
+#include "engine/engine.h"
+#include "engine/version.h"
+#include "foundry/base/buf.h"
+#include "foundry/device.h"
+
+enum { MAX_PAGE = 32 << 20 };
+
+enum scope { BUILD, SERVER, DIE, MODEL, STATE, COPY, PART, N_SCOPES };
+static const char *const scope_labels[N_SCOPES] = {
+    [BUILD] = "version, build, backend", [SERVER] = "", [DIE] = "die", [MODEL] = "model", [STATE] = "model, state", [COPY] = "model, replica", [PART] = "model, replica, die",
+};
+
+/* What a sample is of; the scope says which members are set. */
+struct at {
+    struct pd_app *app;
+    const struct pd_view *view;
+    const struct cf_die_fact *die;
+    const struct pd_entry *entry;
+    enum pd_model_state state;
+    const struct pd_copy *copy;
+    const struct pn_model_info *info;
+    const struct pn_part_info *part;
+};
+
+#define VALUE(name, expr)                                                                                                                  \
+    static double name(const struct at *a) {                                                                                               \
+        return (double)(expr);                                                                                                             \
+    }
+VALUE(one, a->app != NULL)
+VALUE(started_at, a->app->started_at)
+VALUE(draining, atomic_load(&a->app->draining))
+VALUE(connections, pd_http_connections(a->app->http))
+VALUE(in_progress, pd_http_busy(a->app->http))
+VALUE(answered_2xx, atomic_load(&a->app->answered[2]))
+VALUE(answered_4xx, atomic_load(&a->app->answered[4]))
+VALUE(answered_5xx, atomic_load(&a->app->answered[5]))
+VALUE(not_answered, atomic_load(&a->app->answered[0]))
+VALUE(generation, a->view->manifest->generation)
+VALUE(manifest_valid, a->view->conditions[PD_S_MANIFEST_VALID].is)
+VALUE(reconciled, a->view->conditions[PD_S_RECONCILED].is)
+VALUE(host_total, a->view->facts->host.total_bytes)
+VALUE(host_available, a->view->facts->host.available_bytes)
+VALUE(die_up, a->die->health == CF_HEALTH_OK)
+VALUE(die_total, a->die->total_bytes)
+VALUE(die_reserve, a->die->reserve_bytes)
+VALUE(die_ours, a->die->ours_bytes)
+VALUE(die_foreign, a->die->foreign_bytes)
+VALUE(model_ready, a->entry->state == PD_MODEL_READY)
+VALUE(model_in_state, a->entry->state == a->state)
+VALUE(loads, a->entry->loads)
+VALUE(load_failures, a->entry->load_failures)
+VALUE(ready, a->copy->status.ready)
+VALUE(completed, a->copy->status.completed)
+VALUE(failed, a->copy->status.failed)
+VALUE(cancelled, a->copy->status.cancelled)
+VALUE(refused, a->copy->status.refused)
+VALUE(running, a->copy->status.running)
+VALUE(queued, a->copy->status.queued)
+VALUE(max_concurrent, a->copy->status.max_concurrent)
+VALUE(queue_depth, a->entry->decl->queue_depth)
+VALUE(prefilled, a->copy->status.tokens_prefilled)
+VALUE(cached, a->copy->status.tokens_cached)
+VALUE(generated, a->copy->status.tokens_generated)
+VALUE(queue_seconds, a->copy->status.queue_s)
+VALUE(prefill_seconds, a->copy->status.prefill_s)
+VALUE(decode_seconds, a->copy->status.decode_s)
+VALUE(turns, a->copy->status.heartbeat)
+VALUE(context, a->info->ctx_cap)
+VALUE(kv_total, a->info->kv_bytes)
+VALUE(kv_used, a->copy->status.kv_bytes_used)
+VALUE(part_weights, a->part->weights_bytes)
+VALUE(part_kv, a->part->kv_bytes)
+VALUE(part_scratch, a->part->scratch_bytes)
+
+#define LABEL(name, is) .label = name, .label_value = is
+static const struct metric {
+    const char *name;
+    enum { GAUGE, COUNTER } type;
+    enum scope scope;
+    double (*value)(const struct at *a);
+    const char *help;
+    const char *label, *label_value; /* one more label, which tells rows of one name apart */
+} metrics[] = {
+    { "pantheon_build_info", GAUGE, BUILD, one, .help = "Always 1; the labels say what runs." },
+    { "process_start_time_seconds", GAUGE, SERVER, started_at, .help = "When the process started, in seconds since 1970." },
+    { "pantheon_draining", GAUGE, SERVER, draining, .help = "1 while the server is stopping." },
+    { "pantheon_http_connections", GAUGE, SERVER, connections, .help = "Open connections." },
+    { "pantheon_http_requests_in_progress", GAUGE, SERVER, in_progress, .help = "HTTP requests that are being read or answered." },
+    { "pantheon_http_requests_total", COUNTER, SERVER, answered_2xx, .help = "HTTP requests that were read whole, by the class of their answer's status; none: the client left before one.", LABEL("code", "2xx") },
+    { "pantheon_http_requests_total", COUNTER, SERVER, answered_4xx, LABEL("code", "4xx") },
+    { "pantheon_http_requests_total", COUNTER, SERVER, answered_5xx, LABEL("code", "5xx") },
+    { "pantheon_http_requests_total", COUNTER, SERVER, not_answered, LABEL("code", "none") },
+    { "pantheon_manifest_generation", GAUGE, SERVER, generation, .help = "Number of the manifest in force." },
+    { "pantheon_manifest_valid", GAUGE, SERVER, manifest_valid, .help = "1 when the manifest was accepted as it was last read." },
+    { "pantheon_reconciled", GAUGE, SERVER, reconciled, .help = "1 when everything runs as declared and nothing is left to do." },
+    { "pantheon_host_memory_bytes", GAUGE, SERVER, host_total, .help = "Memory of the host, or what the control group may have." },
+    { "pantheon_host_memory_available_bytes", GAUGE, SERVER, host_available, .help = "What of the host's memory is not spoken for." },
+    { "pantheon_die_up", GAUGE, DIE, die_up, .help = "1 while the die answers." },
+    { "pantheon_die_memory_bytes", GAUGE, DIE, die_total, .help = "Memory of the die that may be planned with, reserve included." },
+    { "pantheon_die_memory_reserved_bytes", GAUGE, DIE, die_reserve, .help = "What the manifest keeps free." },
+    { "pantheon_die_memory_held_bytes", GAUGE, DIE, die_ours, .help = "Held by our models; one that is being loaded counts in full." },
+    { "pantheon_die_memory_foreign_bytes", GAUGE, DIE, die_foreign, .help = "Held by others, as the driver says." },
+    { "pantheon_model_ready", GAUGE, MODEL, model_ready, .help = "1 while the model serves." },
+    { "pantheon_model_state", GAUGE, STATE, model_in_state, .help = "1 for the state that the model is in, 0 for the others." },
+    { "pantheon_model_loads_total", COUNTER, MODEL, loads, .help = "Loads that succeeded." },
+    { "pantheon_model_load_failures_total", COUNTER, MODEL, load_failures, .help = "Loads that failed." },
+    { "pantheon_replica_ready", GAUGE, COPY, ready, .help = "1 while this copy takes requests." },
+    { "pantheon_requests_total", COUNTER, COPY, completed, .help = "Requests that ended, by outcome; refused ones were not taken (queue full, draining, failed).", LABEL("outcome", "completed") },
+    { "pantheon_requests_total", COUNTER, COPY, failed, LABEL("outcome", "failed") },
+    { "pantheon_requests_total", COUNTER, COPY, cancelled, LABEL("outcome", "cancelled") },
+    { "pantheon_requests_total", COUNTER, COPY, refused, LABEL("outcome", "refused") },
+    { "pantheon_requests_running", GAUGE, COPY, running, .help = "Requests that run." },
+    { "pantheon_requests_queued", GAUGE, COPY, queued, .help = "Requests that wait for a slot." },
+    { "pantheon_slots", GAUGE, COPY, max_concurrent, .help = "Requests that may run at once." },
+    { "pantheon_queue_places", GAUGE, COPY, queue_depth, .help = "Requests that may wait, as declared." },
+    { "pantheon_prompt_tokens_total", COUNTER, COPY, prefilled, .help = "Tokens of prompts that were computed." },
+    { "pantheon_prompt_tokens_cached_total", COUNTER, COPY, cached, .help = "Tokens of prompts that were found in kept KV." },
+    { "pantheon_generated_tokens_total", COUNTER, COPY, generated, .help = "Tokens of answers." },
+    { "pantheon_queue_seconds_total", COUNTER, COPY, queue_seconds, .help = "Seconds that requests waited before they ran, summed up when each ends." },
+    { "pantheon_prefill_seconds_total", COUNTER, COPY, prefill_seconds, .help = "Seconds from a request's start to its first token, summed up when each ends." },
+    { "pantheon_decode_seconds_total", COUNTER, COPY, decode_seconds, .help = "Seconds from a request's first token to its end, summed up when each ends." },
+    { "pantheon_worker_turns_total", COUNTER, COPY, turns, .help = "Steps and idle ticks of the copy's worker; one that stands still hangs." },
+    { "pantheon_context_limit_tokens", GAUGE, COPY, context, .help = "Most tokens of prompt and answer together." },
+    { "pantheon_kv_cache_bytes", GAUGE, COPY, kv_total, .help = "Size of the KV pool." },
+    { "pantheon_kv_cache_used_bytes", GAUGE, COPY, kv_used, .help = "What of it running requests and kept conversations hold." },
+    { "pantheon_model_memory_bytes", GAUGE, PART, part_weights, .help = "Memory that a copy takes on a die, as measured; weights may be a mapped file.", LABEL("kind", "weights") },
+    { "pantheon_model_memory_bytes", GAUGE, PART, part_kv, LABEL("kind", "kv") },
+    { "pantheon_model_memory_bytes", GAUGE, PART, part_scratch, LABEL("kind", "scratch") },
+};
+enum { N_METRICS = sizeof metrics / sizeof *metrics };
+
+bool pd_metric_doc(size_t i, struct pd_metric_doc *ret) {
+    static _Thread_local char labels[96];
+    if (i >= N_METRICS) return false;
+    const struct metric *m = &metrics[i];
+    const char *of_scope = scope_labels[m->scope];
+    snprintf(labels, sizeof labels, "%s%s%s", of_scope, *of_scope && m->label ? ", " : "", m->label ? m->label : "");
+    *ret = (struct pd_metric_doc){ .name = m->name, .type = m->type == COUNTER ? "counter" : "gauge", .help = m->help, .labels = labels, .value = m->label_value };
+    return true;
+}
+
+/* `{` or `,`, then name="value". Names of models and dies hold letters, digits and . _ : / - (config/scalar.c): nothing to escape. */
+static void put_label(struct fo_buf *out, char *before, const char *name, const char *value) {
+    assert(!strpbrk(value, "\"\\\n"));
+    fo_buf_printf(out, "%c%s=\"%s\"", *before, name, value);
+    *before = ',';
+}
+
+static void put_sample(struct fo_buf *out, const struct metric *m, const struct at *a) {
+    char before = '{', replica[16];
+    fo_buf_puts(out, m->name);
+    if (m->scope == BUILD) {
+        put_label(out, &before, "version", pn_version());
+        put_label(out, &before, "build", pn_build());
+        put_label(out, &before, "backend", fo_device_build_backend());
+    }
+    if (a->entry) put_label(out, &before, "model", a->entry->decl->name);
+    if (m->scope == STATE) put_label(out, &before, "state", pd_model_state_name(a->state));
+    if (a->copy) {
+        snprintf(replica, sizeof replica, "%u", pn_served_replica(a->copy->served));
+        put_label(out, &before, "replica", replica);
+    }
+    if (a->die) put_label(out, &before, "die", a->die->name);
+    if (a->part) put_label(out, &before, "die", a->part->dev->die.name);
+    if (m->label) put_label(out, &before, m->label, m->label_value);
+    double v = m->value(a);
+    bool whole = v == floor(v) && fabs(v) < 0x1p53;
+    fo_buf_printf(out, whole ? "%s %.0f\n" : "%s %.9g\n", before == ',' ? "}" : "", v);
+}
+
+static void put_samples(struct fo_buf *out, const struct metric *m, struct pd_app *app, const struct pd_view *v, const struct pd_copies *copies) {
+    struct at a = { .app = app, .view = v };
+    switch (m->scope) {
+    case BUILD:
+    case SERVER:
+        put_sample(out, m, &a);
+        break;
+    case DIE:
+        for (size_t i = 0; i < v->facts->n_dies; i++) {
+            a.die = &v->facts->dies[i];
+            put_sample(out, m, &a);
+        }
+        break;
+    case MODEL:
+    case STATE:
+        for (size_t i = 0; i < v->n; i++) {
+            a.entry = &v->entries[i];
+            for (a.state = m->scope == STATE ? PD_MODEL_WAITING : PD_MODEL_LEAVING; a.state <= PD_MODEL_LEAVING; a.state++) put_sample(out, m, &a);
+        }
+        break;
+    case COPY:
+    case PART:
+        for (size_t i = 0; i < copies->n; i++) {
+            a.copy = &copies->copy[i];
+            a.entry = a.copy->entry;
+            a.info = pn_model_info(pn_served_model(a.copy->served));
+            if (m->scope == COPY) put_sample(out, m, &a);
+            for (int k = 0; m->scope == PART && k < a.info->n_parts; k++) {
+                a.part = &a.info->parts[k];
+                put_sample(out, m, &a);
+            }
+        }
+        break;
+    case N_SCOPES:
+        break;
+    }
+}
+
+void pd_get_metrics(struct pd_app *app, struct pd_call *c, const char *param) {
+    (void)param;
+    struct pd_copies copies;
+    struct fo_buf out;
+    struct pd_view *v = pd_app_view(app);
+    bool ok = pd_copies_look(app, v, &copies);
+    fo_buf_init(&out, MAX_PAGE);
+    for (size_t i = 0; i < N_METRICS && ok; i++) {
+        const struct metric *m = &metrics[i];
+        if (m->help) fo_buf_printf(&out, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name, m->type == COUNTER ? "counter" : "gauge");
+        put_samples(&out, m, app, v, &copies);
+    }
+    pd_copies_done(&copies);
+    pd_view_put(v);
+    if (ok && !out.failed) {
+        pd_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", "Cache-Control: no-store\r\n", out.data, out.len);
+    } else {
+        struct pd_error x;
+        pd_error_set(&x, PD_ERR_MEMORY, NULL, "There is no memory for the answer.");
+        x.retry_after_s = 1;
+        pd_error_reply(c, &x);
+    }
+    fo_buf_done(&out);
+}

@@ -1,0 +1,303 @@
+/* The tables of routes.c, params.c and oai.c say most of it. What they do not say stands here in JSON Schema: the fields whose shape is
+ * their own, and the answers. J() makes a text of its arguments as they are written. */
+#include "daemon/openapi.h"
+
+#include <jansson.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "daemon/http.h"
+#include "daemon/oai.h"
+#include "daemon/params.h"
+#include "daemon/routes.h"
+#include "engine/request.h"
+#include "engine/version.h"
+
+#define J(...) #__VA_ARGS__
+
+static const struct shape {
+    const char *field;
+    unsigned api;    /* whose field; PD_API_... */
+    unsigned needed; /* by which of them */
+    const char *schema;
+} shapes[] = {
+    { "model", PD_API_BOTH | PD_API_NO_ANSWER, PD_API_BOTH, J({"type":"string","minLength":1}) },
+    { "messages", PD_API_CHAT | PD_API_TOKENIZE, PD_API_CHAT | PD_API_TEMPLATE,
+      J({"type":"array","minItems":1,"items":{"$ref":"#/components/schemas/Message"}}) },
+    { "prompt", PD_API_TEXT, PD_API_TEXT,
+      J({"anyOf":[{"type":"string"},{"$ref":"#/components/schemas/TokenIds"},
+        {"type":"array","minItems":1,"maxItems":128,"items":{"anyOf":[{"type":"string"},{"$ref":"#/components/schemas/TokenIds"}]}}]}) },
+    { "content", PD_API_TOKENIZE, 0, J({"type":"string"}) },
+    { "prompt", PD_API_TOKENIZE, 0, J({"type":"string"}) },
+    { "tokens", PD_API_DETOKENIZE, PD_API_DETOKENIZE, J({"type":"array","maxItems":1048576,"items":{"type":"integer","minimum":0,"maximum":2147483647}}) },
+    { "stream_options", PD_API_BOTH, 0,
+      J({"type":["object","null"],"properties":{"include_usage":{"type":["boolean","null"]},"include_obfuscation":{"type":["boolean","null"]}},"additionalProperties":false}) },
+    { "logit_bias", PD_API_BOTH, 0, J({"type":["object","null"],"propertyNames":{"pattern":"^[0-9]+$"},"additionalProperties":{"type":"number","minimum":-100,"maximum":100}}) },
+    { "seed", PD_API_BOTH, 0, J({"type":["integer","null"]}) },
+    { "stop", PD_API_BOTH, 0,
+      J({"anyOf":[{"type":"null"},{"$ref":"#/components/schemas/Stop"},{"type":"array","maxItems":16,"items":{"$ref":"#/components/schemas/Stop"}}]}) },
+    { "chat_template_kwargs", PD_API_CHAT | PD_API_TOKENIZE, 0, J({"type":["object","null"]}) },
+    { "modalities", PD_API_CHAT, 0, J({"type":["array","null"],"items":{"const":"text"}}) },
+    { "response_format", PD_API_CHAT, 0, J({"type":["object","null"],"properties":{"type":{"const":"text"}},"required":["type"]}) },
+    { "tools", PD_API_CHAT, 0, J({"type":["array","null"],"items":{"type":"object"}}) },
+};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+/* What holds for a body as a whole. */
+static const struct {
+    unsigned fields;
+    const char *schema;
+} bodies[] = { { PD_API_TOKENIZE, J({"oneOf":[{"required":["content"]},{"required":["prompt"]},{"required":["messages"]}]}) } };
+
+static const struct answer {
+    const char *path, *schema;
+} answers[] = {
+    { "/v1/chat/completions", J({"$ref":"#/components/schemas/ChatCompletion"}) },
+    { "/v1/completions", J({"$ref":"#/components/schemas/Completion"}) },
+    { "/v1/models", J({"type":"object","required":["object","data"],"properties":{"object":{"const":"list"},"data":{"type":"array","items":{"$ref":"#/components/schemas/Model"}}}}) },
+    { "/v1/models/{id}", J({"$ref":"#/components/schemas/Model"}) },
+    { "/tokenize",
+      J({"type":"object","required":["tokens","count","max_model_len"],"properties":{"tokens":{"type":"array","items":{"anyOf":[{"type":"integer"},
+        {"type":"object","required":["id","piece"],"properties":{"id":{"type":"integer"},"piece":{"anyOf":[{"type":"string"},{"type":"array","items":{"type":"integer","minimum":0,"maximum":255}}]}}}]}},
+        "count":{"type":"integer","minimum":0},"max_model_len":{"type":"integer"}}}) },
+    { "/detokenize", J({"type":"object","required":["content","prompt"],"properties":{"content":{"type":"string"},"prompt":{"type":"string"}}}) },
+    { "/apply-template",
+      J({"type":"object","required":["prompt"],"properties":{"prompt":{"type":"string"},"tokens":{"$ref":"#/components/schemas/TokenIds"},"count":{"type":"integer","minimum":0}}}) },
+    { "/slots",
+      J({"type":"object","required":["models"],"properties":{"models":{"type":"array","items":{"type":"object",
+        "required":["id","replica","status","running","queued","max_concurrent","max_sessions","queue_depth","n_ctx","kv_bytes","kv_bytes_used","slots"],
+        "properties":{"id":{"type":"string"},"replica":{"type":"integer"},"status":{"enum":["ready","draining","failed"]},"running":{"type":"integer"},"queued":{"type":"integer"},
+        "max_concurrent":{"type":"integer"},"max_sessions":{"type":"integer"},"queue_depth":{"type":"integer"},"n_ctx":{"type":"integer"},"kv_bytes":{"type":"integer"},"kv_bytes_used":{"type":"integer"},
+        "slots":{"type":"array","items":{"type":"object","required":["id","state","is_processing"],"properties":{"id":{"type":"integer"},"state":{"enum":["idle","prefill","decode"]},
+        "is_processing":{"type":"boolean"},"request":{"type":"string"},"prompt_tokens":{"type":"integer"},"cached_tokens":{"type":"integer"},"computed_tokens":{"type":"integer"},
+        "generated_tokens":{"type":"integer"},"max_tokens":{"type":"integer"},"running_ms":{"type":"integer"}}}}}}}}}) },
+    { "/health",
+      J({"type":"object","required":["status","uptime_seconds","connections","models"],"properties":{"status":{"enum":["ok","draining"]},"uptime_seconds":{"type":"integer"},
+        "connections":{"type":"integer"},"models":{"type":"array","items":{"type":"object","required":["id","status"]}}}}) },
+    { "/ready",
+      J({"type":"object","required":["status","serving","declared"],"properties":{"status":{"const":"ready"},"serving":{"type":"integer"},"declared":{"type":"integer"}}}) },
+    { "/metrics", J({"type":"string"}) },
+};
+enum { N_ANSWERS = sizeof answers / sizeof *answers };
+
+/* Named parts of the above. */
+static const struct {
+    const char *name, *schema;
+} parts[] = {
+    { "TokenIds", J({"type":"array","minItems":1,"items":{"type":"integer","minimum":0,"maximum":2147483647}}) },
+    { "Stop", J({"type":"string","minLength":1,"maxLength":256}) },
+    { "Message",
+      J({"type":"object","required":["role"],"properties":{"role":{"enum":["system","developer","user","assistant","tool"]},
+        "content":{"anyOf":[{"type":"null"},{"type":"string"},{"type":"array","minItems":1,"items":{"$ref":"#/components/schemas/Part"}}]},
+        "name":{"type":["string","null"]},"refusal":{"type":["string","null"]},"reasoning_content":{"type":["string","null"]},"tool_call_id":{"type":["string","null"]},
+        "tool_calls":{"type":["array","null"],"items":{"type":"object","required":["id","function"],"properties":{"id":{"type":"string"},
+        "function":{"type":"object","required":["name"],"properties":{"name":{"type":"string"},"arguments":{"type":["string","object","null"]}}}}}}}}) },
+    { "Part",
+      J({"oneOf":[{"type":"object","required":["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}},
+        {"type":"object","required":["type","refusal"],"properties":{"type":{"const":"refusal"},"refusal":{"type":"string"}}}]}) },
+    { "Usage",
+      J({"type":"object","required":["prompt_tokens","completion_tokens","total_tokens"],"properties":{"prompt_tokens":{"type":"integer"},"completion_tokens":{"type":"integer"},"total_tokens":{"type":"integer"},
+        "prompt_tokens_details":{"type":"object","properties":{"cached_tokens":{"type":"integer"}}},"completion_tokens_details":{"type":"object","properties":{"reasoning_tokens":{"type":"integer"}}}}}) },
+    { "FinishReason", J({"enum":["stop","length","tool_calls","content_filter","function_call"]}) },
+    { "ChatCompletion",
+      J({"type":"object","required":["id","object","created","model","choices","usage"],"properties":{"id":{"type":"string"},"object":{"const":"chat.completion"},"created":{"type":"integer"},
+        "model":{"type":"string"},"system_fingerprint":{"type":"string"},"usage":{"$ref":"#/components/schemas/Usage"},"choices":{"type":"array","items":{"type":"object",
+        "required":["index","message","finish_reason"],"properties":{"index":{"type":"integer"},"finish_reason":{"$ref":"#/components/schemas/FinishReason"},"logprobs":{"type":["object","null"]},
+        "message":{"type":"object","required":["role","content"],"properties":{"role":{"const":"assistant"},"content":{"type":["string","null"]},"refusal":{"type":["string","null"]}}}}}}}}) },
+    { "ChatCompletionChunk",
+      J({"type":"object","required":["id","object","created","model","choices"],"properties":{"id":{"type":"string"},"object":{"const":"chat.completion.chunk"},"created":{"type":"integer"},
+        "model":{"type":"string"},"usage":{"anyOf":[{"type":"null"},{"$ref":"#/components/schemas/Usage"}]},"choices":{"type":"array","items":{"type":"object","required":["index","delta","finish_reason"],
+        "properties":{"index":{"type":"integer"},"delta":{"type":"object","properties":{"role":{"const":"assistant"},"content":{"type":"string"}}},
+        "finish_reason":{"anyOf":[{"type":"null"},{"$ref":"#/components/schemas/FinishReason"}]},"logprobs":{"type":["object","null"]}}}}}}) },
+    { "Completion",
+      J({"type":"object","required":["id","object","created","model","choices"],"properties":{"id":{"type":"string"},"object":{"const":"text_completion"},"created":{"type":"integer"},"model":{"type":"string"},
+        "usage":{"anyOf":[{"type":"null"},{"$ref":"#/components/schemas/Usage"}]},"choices":{"type":"array","items":{"type":"object","required":["index","text","finish_reason"],
+        "properties":{"index":{"type":"integer"},"text":{"type":"string"},"logprobs":{"type":["object","null"]},
+        "finish_reason":{"anyOf":[{"type":"null"},{"$ref":"#/components/schemas/FinishReason"}]}}}}}}) },
+    { "Model",
+      J({"type":"object","required":["id","object","created","owned_by","status"],"properties":{"id":{"type":"string"},"object":{"const":"model"},"created":{"type":"integer"},"owned_by":{"type":"string"},
+        "aliases":{"type":"array","items":{"type":"string"}},"status":{"type":"string"},"reason":{"type":["string","null"]},"context_window":{"type":"integer"},"max_output_tokens":{"type":"integer"}}}) },
+};
+
+const char *pd_openapi_said(size_t i, unsigned *ret_api) {
+    *ret_api = i < N_SHAPES ? shapes[i].api : 0;
+    return i < N_SHAPES ? shapes[i].field : i < N_SHAPES + N_ANSWERS ? answers[i - N_SHAPES].path : NULL;
+}
+
+/* Memory may run out anywhere: `set` and `add` note it, and the document is then not given out. */
+struct build {
+    bool failed;
+};
+
+static void set(struct build *b, json_t *o, const char *key, json_t *v) {
+    if (json_object_set_new(o, key, v)) b->failed = true;
+}
+
+static void add(struct build *b, json_t *list, json_t *v) {
+    if (json_array_append_new(list, v)) b->failed = true;
+}
+
+static json_t *fragment(const char *text) {
+    json_error_t unused;
+    return json_loads(text, JSON_REJECT_DUPLICATES, &unused);
+}
+
+static json_t *number(double v) {
+    return v == (double)(int64_t)v ? json_integer((json_int_t)v) : json_real(v);
+}
+
+static const struct shape *shape_of(const struct pd_param_doc *d) {
+    for (int i = 0; i < N_SHAPES; i++)
+        if ((shapes[i].api & d->api) && strcmp(shapes[i].field, d->name) == 0) return &shapes[i];
+    return NULL;
+}
+
+/* Null is "unset" everywhere but in what must be there. */
+static json_t *field_schema(struct build *b, const struct pd_param_doc *d) {
+    static const char *const names[] = { [PD_NUMBER] = "number", [PD_INTEGER] = "integer", [PD_BOOLEAN] = "boolean" };
+    json_t *s = NULL;
+    if (d->verdict == PD_REFUSED) { /* what asks for nothing is taken */
+        json_t *off = fragment(J([null,false,0,"",[],{}]));
+        if (d->off) add(b, off, json_string(d->off));
+        s = json_pack("{s:o}", "enum", off);
+    } else if (d->type == PD_OWN_SHAPE) {
+        const struct shape *own = shape_of(d);
+        s = own ? fragment(own->schema) : json_object();
+    } else if (d->type == PD_ANY) {
+        s = json_object();
+    } else {
+        s = json_pack("{s:[s, s]}", "type", names[d->type], "null");
+        if (d->type != PD_BOOLEAN) {
+            set(b, s, d->open_min ? "exclusiveMinimum" : "minimum", number(d->min));
+            set(b, s, d->open_max ? "exclusiveMaximum" : "maximum", number(d->max));
+        }
+    }
+    set(b, s, "description", json_string(d->doc));
+    return s;
+}
+
+static json_t *body_schema(struct build *b, unsigned fields) {
+    struct pd_param_doc d;
+    json_t *properties = json_object(), *required = json_array();
+    unsigned own = fields & PD_API_NO_ANSWER ? fields & PD_API_NO_ANSWER : fields; /* /apply-template needs less than a chat */
+    for (size_t i = 0; pd_param_doc(i, &d); i++)
+        if (d.api & fields) set(b, properties, d.name, field_schema(b, &d));
+    for (int i = 0; i < N_SHAPES; i++)
+        if (shapes[i].needed & own) add(b, required, json_string(shapes[i].field));
+    json_t *s = json_pack("{s:s, s:o, s:b}", "type", "object", "properties", properties, "additionalProperties", 0);
+    if (json_array_size(required)) set(b, s, "required", required);
+    else json_decref(required);
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        if (bodies[i].fields != fields) continue;
+        json_t *more = fragment(bodies[i].schema);
+        if (!more || json_object_update(s, more)) b->failed = true;
+        json_decref(more);
+    }
+    return s;
+}
+
+static json_t *parameters(struct build *b, const struct pd_route *r) {
+    json_t *list = json_array();
+    if (strstr(r->path, "{id}")) add(b, list, fragment(J({"name":"id","in":"path","required":true,"schema":{"type":"string","minLength":1}})));
+    for (const char *q = r->query; q && *q; q += strcspn(q, " "), q += *q == ' ')
+        add(b, list, json_pack("{s:s%, s:s, s:b, s:{s:s}}", "name", q, strcspn(q, " "), "in", "query", "allowEmptyValue", 1, "schema", "type", "string"));
+    return list;
+}
+
+static json_t *responses(struct build *b, const struct pd_route *r) {
+    json_t *schema = NULL, *content = json_object(), *all = json_object();
+    for (int i = 0; i < N_ANSWERS; i++)
+        if (strcmp(answers[i].path, r->path) == 0) schema = fragment(answers[i].schema);
+    if (!schema) schema = json_pack("{s:s}", "type", "object");
+    set(b, content, r->type ? r->type : "application/json", json_pack("{s:o}", "schema", schema));
+    if (r->fields == PD_API_CHAT || r->fields == PD_API_TEXT)
+        set(b, content, "text/event-stream",
+            json_pack("{s:{s:s, s:s}}", "schema", "type", "string", "description",
+                      r->fields == PD_API_CHAT ? "With stream: each `data:` line is a ChatCompletionChunk, the last one is [DONE]." : "With stream: each `data:` line is a Completion, the last one is [DONE]."));
+    set(b, all, "200", json_pack("{s:s, s:O}", "description", "The answer.", "content", content));
+    if (r->query) set(b, all, "202", json_pack("{s:s, s:O}", "description", "Asked for, and not waited for.", "content", content));
+    json_decref(content);
+    set(b, all, "default", fragment(J({"$ref":"#/components/responses/Error"})));
+    return all;
+}
+
+static json_t *operation(struct build *b, const struct pd_route *r) {
+    char id[96];
+    size_t n = (size_t)snprintf(id, sizeof id, "%s%s", r->method, r->path);
+    for (size_t i = 0; i < n && i < sizeof id; i++) {
+        if (id[i] >= 'A' && id[i] <= 'Z') id[i] = (char)(id[i] - 'A' + 'a');
+        else if (id[i] < 'a' || id[i] > 'z') id[i] = '_';
+    }
+    const char *tag = strncmp(r->path, "/v1/", 4) == 0 ? "openai" : strncmp(r->path, "/admin/", 7) == 0 ? "admin" : "server";
+    json_t *o = json_pack("{s:s, s:[s], s:s, s:o}", "operationId", id, "tags", tag, "description", r->doc, "responses", responses(b, r)), *list = parameters(b, r);
+    if (json_array_size(list)) set(b, o, "parameters", list);
+    else json_decref(list);
+    if (r->fields) set(b, o, "requestBody", json_pack("{s:b, s:{s:{s:o}}}", "required", 1, "content", "application/json", "schema", body_schema(b, r->fields)));
+    else if (strcmp(r->method, "POST") == 0)
+        set(b, o, "requestBody", fragment(J({"required":false,"content":{"application/json":{"schema":{"type":"object"}}}})));
+    return o;
+}
+
+static json_t *paths(struct build *b) {
+    json_t *all = json_object();
+    const struct pd_route *r;
+    for (size_t i = 0; (r = pd_route_at(i)); i++) {
+        if (!json_object_get(all, r->path)) set(b, all, r->path, json_object());
+        set(b, json_object_get(all, r->path), strcmp(r->method, "GET") == 0 ? "get" : "post", operation(b, r));
+    }
+    return all;
+}
+
+/* Appends a text that is not in the list yet. */
+static void add_new(struct build *b, json_t *list, const char *text) {
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (strcmp(json_string_value(json_array_get(list, i)), text) == 0) return;
+    add(b, list, json_string(text));
+}
+
+static json_t *error_schema(struct build *b) {
+    json_t *types = json_array(), *codes = json_array();
+    for (int i = 0; i < PD_N_ERRORS; i++) {
+        const struct pd_error_row *row = pd_error_row((enum pd_error_id)i);
+        add_new(b, types, row->type);
+        if (row->code) add_new(b, codes, row->code);
+    }
+    add(b, codes, json_null());
+    return json_pack("{s:s, s:[s], s:{s:{s:s, s:[s, s, s, s], s:{s:{s:s}, s:{s:o}, s:{s:[s, s]}, s:{s:o}, s:{s:s}, s:{s:s}}}}}", "type", "object", "required", "error", "properties", "error",
+                     "type", "object", "required", "message", "type", "param", "code", "properties", "message", "type", "string", "type", "enum", types, "param", "type", "string", "null",
+                     "code", "enum", codes, "budget", "type", "object", "request_id", "type", "string");
+}
+
+/* One response for all errors; which there are stands in x-errors, a row of the table each. */
+static json_t *error_response(struct build *b) {
+    json_t *list = json_array();
+    for (int i = 0; i < PD_N_ERRORS; i++) {
+        const struct pd_error_row *row = pd_error_row((enum pd_error_id)i);
+        add(b, list, json_pack("{s:i, s:s, s:s?, s:s}", "status", row->status, "type", row->type, "code", row->code, "description", row->doc));
+    }
+    return json_pack("{s:s, s:o, s:{s:{s:{s:s}}}}", "description", "An error. `x-errors` lists all that there are.", "x-errors", list, "content", "application/json", "schema", "$ref",
+                     "#/components/schemas/Error");
+}
+
+json_t *pd_openapi(void) {
+    struct build b = { false };
+    json_t *schemas = json_object();
+    set(&b, schemas, "Error", error_schema(&b));
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) set(&b, schemas, parts[i].name, fragment(parts[i].schema));
+    json_t *all = json_pack("{s:s, s:{s:s, s:s, s:s}, s:[{}, {s:[]}], s:o, s:{s:o, s:{s:o}, s:{s:{s:s, s:s}}}}", "openapi", "3.1.0", "info", "title", "Pantheon", "version", pn_version(),
+                            "description", "OpenAI's conventions over the models that a manifest declares. Every answer has an x-request-id header.", "security", "bearer", "paths", paths(&b),
+                            "components", "schemas", schemas, "responses", "Error", error_response(&b), "securitySchemes", "bearer", "type", "http", "scheme", "bearer");
+    if (b.failed) {
+        json_decref(all);
+        return NULL;
+    }
+    return all;
+}
+
+void pd_get_openapi(struct pd_app *app, struct pd_call *c, const char *param) {
+    (void)app;
+    (void)param;
+    pd_reply_object(c, 200, pd_openapi());
+}
