@@ -179,7 +179,6 @@ INLINE void tokens_bytes(const struct bytes *w, int b, int n_blocks, const struc
     TOKENS_OF(a, t)
     const struct fo_act_q8_0 x3 = fo_act_q8_0(a, t + (T > 3) * 3);
     for (int c = 0; c < CLASSES && c < n_blocks; c++) {
-        EACH_FOUR(SUM_LOAD)
         for (int i = c; i < n_blocks; i += CLASSES) {
             PLACES(i)
             const int8_t *p3 = x3.q + (b + i) * 32;
@@ -193,8 +192,9 @@ INLINE void tokens_bytes(const struct bytes *w, int b, int n_blocks, const struc
 #define SCALE(n)                                                                                                                         \
     if (n < T) {                                                                                                                         \
         __m256 d = _mm256_broadcast_ss(x##n.d + b + i);                                                                                  \
-        f##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(a##n), _mm256_mul_ps(d0, d), f##n);                                                    \
-        g##n = _mm256_fmadd_ps(_mm256_cvtepi32_ps(b##n), _mm256_mul_ps(d1, d), g##n);                                                    \
+        float *f = sum[n][c]; /* in memory: no register is left for it */                                                                \
+        _mm256_store_ps(f, _mm256_fmadd_ps(_mm256_cvtepi32_ps(a##n), _mm256_mul_ps(d0, d), _mm256_load_ps(f)));                          \
+        _mm256_store_ps(f + 8, _mm256_fmadd_ps(_mm256_cvtepi32_ps(b##n), _mm256_mul_ps(d1, d), _mm256_load_ps(f + 8)));                  \
     }
             __m256i below0 = load(w[i].below), below1 = load(w[i].below + 8);
 #define BELOW(n) __m256i a##n = below0, b##n = below1;
@@ -209,7 +209,6 @@ INLINE void tokens_bytes(const struct bytes *w, int b, int n_blocks, const struc
 #undef SIGNED
 #undef SCALE
         }
-        EACH_FOUR(SUM_STORE)
     }
 }
 
