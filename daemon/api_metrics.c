@@ -240,13 +240,8 @@ void pd_get_metrics(struct pd_app *app, struct pd_call *c, const char *param) {
     }
     pd_copies_done(&copies);
     pd_view_put(v);
-    if (ok && !out.failed) {
-        pd_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", "Cache-Control: no-store\r\n", out.data, out.len);
-    } else {
-        struct pd_error x;
-        pd_error_set(&x, PD_ERR_MEMORY, NULL, "There is no memory for the answer.");
-        x.retry_after_s = 1;
-        pd_error_reply(c, &x);
-    }
+    if (!ok) out.failed = true;
+    if (out.failed) pd_json_reply(c, 200, &out); /* which says so */
+    else pd_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", "Cache-Control: no-store\r\n", out.data, out.len);
     fo_buf_done(&out);
 }

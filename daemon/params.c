@@ -60,11 +60,11 @@ static const struct row rows[] = {
     { "model", PD_API_BOTH, FN, .fn = get_model, .doc = "Required. A name or alias of /v1/models." },
     { "model", PD_API_NO_ANSWER, FN, .fn = get_model, .doc = "A name or alias of /v1/models. May be left out while one model alone serves." },
     { "content", PD_API_TOKENIZE, FN, .fn = get_content, .doc = "The text. One of content, prompt and messages is required." },
-    { "prompt", PD_API_TOKENIZE, FN, .fn = get_plain_prompt, .doc = "The text, for callers that want the tokens /v1/completions would take of it: add_special is then true by default." },
+    { "prompt", PD_API_TOKENIZE, FN, .fn = get_plain_prompt, .doc = "The text, read as /v1/completions reads its prompt: by default add_special is then true and parse_special false." },
     { "messages", PD_API_TOKENIZE, FN, .fn = get_messages, .doc = "A conversation as /v1/chat/completions takes it; the tokens are those of its prompt." },
-    { "add_special", PD_API_TOKENIZE, BOOL, AT(add_special), .doc = "Adds the tokens that begin and end a text where the model's metadata asks for them. Default: false with content, true with prompt; nothing with messages, whose template decides." },
+    { "add_special", PD_API_TOKENIZE, BOOL, AT(add_special), .doc = "Adds the tokens that begin and end a text where the model's metadata asks for them. Default: true with prompt, else false. With messages the template decides." },
     { "add_special_tokens", PD_API_TOKENIZE, BOOL, AT(add_special_too), .doc = "Another name of add_special." },
-    { "parse_special", PD_API_TOKENIZE, BOOL, AT(parse_special), .doc = "Control tokens match where their words stand in the text; false: they are text like any other. Default true. In messages they never match." },
+    { "parse_special", PD_API_TOKENIZE, BOOL, AT(parse_special), .doc = "Control tokens match where their words stand in the text; false: they are text like any other. Default: false with prompt, else true. In messages they never match." },
     { "with_pieces", PD_API_TOKENIZE, BOOL, AT(with_pieces), .doc = "Each token as `{\"id\", \"piece\"}`; a piece that is not UTF-8 is a list of its bytes." },
     { "return_token_strs", PD_API_TOKENIZE, REFUSED, .doc = "Ask with_pieces." },
     { "tokens", PD_API_DETOKENIZE, FN, .fn = get_tokens, .doc = "Required. A list of token ids." },
@@ -522,7 +522,9 @@ static bool check_tokenize(struct pd_params *p, struct pd_error *x) {
     bool first = given(p, "add_special"), second = given(p, "add_special_tokens");
     if (first && second && p->add_special != p->add_special_too)
         return pd_error_set(x, PD_ERR_VALUE, "add_special_tokens", "'add_special' and 'add_special_tokens' are both given and differ.");
-    if (!first) p->add_special = second ? p->add_special_too : strcmp(has, "prompt") == 0;
+    bool completes = strcmp(has, "prompt") == 0;
+    if (!first) p->add_special = second ? p->add_special_too : completes;
+    if (!given(p, "parse_special")) p->parse_special = !completes;
     return true;
 }
 
@@ -551,7 +553,7 @@ static bool cross_check(struct pd_params *p, struct pd_error *x) {
 }
 
 bool pd_params_parse(unsigned api, const char *body, size_t len, struct pd_params *ret, struct pd_error *x) {
-    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .sampling = pn_sampling_default, .parse_special = true, .add_generation_prompt = true };
+    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .sampling = pn_sampling_default, .add_generation_prompt = true };
     p.sampling.repeat_last_n = 64; /* without it a repeat_penalty would do nothing */
     const char *key;
     json_t *v;

@@ -325,19 +325,24 @@ static void publish_kv(struct pn_sched *s) {
     s->kv_available = (free_pages + pn_prefix_pages(s->idle)) * page;
 }
 
-/* Under the lock. */
+/* A slot that was taken or became free, for pages; under the lock, as the next. */
 static void publish_slot(struct pn_sched *s, const struct slot *sl) {
-    struct pn_slot_status *to = &s->shown[sl - s->slots];
     const struct pn_request *r = sl->r;
+    struct pn_slot_status *to = &s->shown[sl - s->slots];
     *to = (struct pn_slot_status){ .busy = r != NULL };
     if (!r) return;
     if (r->id) snprintf(to->request, sizeof to->request, "%.31s", r->id);
     to->prompt_tokens = r->n_tokens;
-    to->cached_tokens = sl->cached;
+    to->cached_tokens = to->computed_tokens = sl->cached;
     to->max_tokens = r->max_tokens;
-    to->computed_tokens = pn_seq_len(sl->seq);
-    to->generated_tokens = sl->n_out;
     to->started_ms = sl->started_ms;
+}
+
+/* How far it is, unless it has just ended. */
+static void publish_progress(struct pn_sched *s, const struct slot *sl) {
+    if (!sl->r) return;
+    s->shown[sl - s->slots].computed_tokens = pn_seq_len(sl->seq);
+    s->shown[sl - s->slots].generated_tokens = sl->n_out;
 }
 
 static void slot_end(struct pn_sched *s, struct slot *sl, enum pn_finish finish, const struct fo_err *err) {
@@ -653,7 +658,7 @@ static enum outcome compute(struct pn_sched *s, uint32_t lo, uint32_t n, struct 
     if (rc != 0) return FAILED;
     take_results(s, lo, n, logits, pn_now_ms() - start);
     pthread_mutex_lock(&s->lock);
-    for (uint32_t i = lo; i < lo + n; i++) publish_slot(s, &s->slots[s->item_slot[i]]);
+    for (uint32_t i = lo; i < lo + n; i++) publish_progress(s, &s->slots[s->item_slot[i]]);
     pthread_mutex_unlock(&s->lock);
     return COMPUTED;
 }

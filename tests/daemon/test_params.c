@@ -169,10 +169,11 @@ static void takes_what_callers_of_two_servers_send_to_tokenize(void **state) {
         bool add, parse, pieces;
     } rows[] = {
         { "{\"content\":\"a\"}", false, true, false },
-        { "{\"prompt\":\"a\"}", true, true, false },
+        { "{\"prompt\":\"a\"}", true, false, false },
+        { "{\"prompt\":\"a\",\"parse_special\":true}", true, true, false },
         { "{\"content\":\"a\",\"add_special\":true,\"parse_special\":false,\"with_pieces\":true}", true, false, true },
-        { "{\"model\":\"m\",\"prompt\":\"a\",\"add_special_tokens\":false,\"return_token_strs\":false}", false, true, false },
-        { "{\"prompt\":\"a\",\"content\":null,\"add_special\":null,\"add_special_tokens\":true}", true, true, false },
+        { "{\"model\":\"m\",\"prompt\":\"a\",\"add_special_tokens\":false,\"return_token_strs\":false}", false, false, false },
+        { "{\"prompt\":\"a\",\"content\":null,\"add_special\":null,\"add_special_tokens\":true,\"parse_special\":null}", true, false, false },
         { "{\"add_special\":true,\"add_special_tokens\":true,\"content\":\"a\"}", true, true, false },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

@@ -50,7 +50,7 @@ def test_what_is_tokenized_comes_back(daemon, text):
 
 def test_tokens_are_those_of_a_completion(daemon):
     for text in ("Hello there", "<|im_end|>", "\u2603"):
-        a = daemon.post("/tokenize", {"model": "tiny", "prompt": text, "parse_special": False}).json
+        a = daemon.post("/tokenize", {"model": "tiny", "prompt": text}).json
         assert a["count"] == daemon.complete(text, max_tokens=1).json["usage"]["prompt_tokens"]
         assert daemon.complete(a["tokens"], max_tokens=0, echo=True).json["choices"][0]["text"] == text
 
