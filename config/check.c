@@ -2,6 +2,7 @@
  * shape, a misspelt word) is not told of twice. */
 #include "config/check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,10 +37,10 @@ static void check_listen(const struct check *c, const struct cf_server *s) {
     if (!list || list->kind != CF_NODE_LIST || list->n > 16) return;
     for (const struct cf_node *n = list->first; n; n = n->next) {
         if (n->kind != CF_NODE_SCALAR || !cf_address_parse(n->text, &a)) continue;
-        if (!a.loopback && !s->insecure)
+        if (!a.loopback && !s->insecure && !s->api_keys_file)
             cf_report_add(c->rep, CF_CONFLICT, n->line, n->col, n->width,
-                          "'listen': %s is reachable from outside and nothing protects the API; listen on 127.0.0.1, or write 'insecure: "
-                          "true' in 'server'",
+                          "'listen': %s is reachable from outside and nothing protects the API; listen on 127.0.0.1, name an "
+                          "'api_keys_file', or write 'insecure: true' in 'server'",
                           n->text);
         for (size_t i = 0; i < n_seen; i++)
             if (a.port != 0 && seen[i].v6 == a.v6 && seen[i].port == a.port && memcmp(seen[i].ip, a.ip, sizeof a.ip) == 0) {
@@ -50,6 +51,45 @@ static void check_listen(const struct check *c, const struct cf_server *s) {
         seen[n_seen] = a;
         places[n_seen++] = n;
     }
+}
+
+/* --- hosts and origins ------------------------------------------------------------------------------------------------------- */
+#define LOWER "abcdefghijklmnopqrstuvwxyz"
+#define ALNUM "0123456789" LOWER "ABCDEFGHIJKLMNOPQRSTUVWXYZ"
+enum { MAX_ORIGIN = 200 };
+
+/* A name, or an address with or without brackets; no port. */
+static bool is_host(const char *s) {
+    char address[64];
+    struct cf_address a;
+    size_t n = strlen(s);
+    if (!strchr(s, ':')) return n > 0 && n <= 253 && strspn(s, ALNUM ".-_") == n && strchr(ALNUM, *s);
+    snprintf(address, sizeof address, *s == '[' ? "%s:1" : "[%s]:1", s);
+    return n < sizeof address - 4 && cf_address_parse(address, &a);
+}
+
+/* scheme://host or scheme://host:port, as browsers send it. */
+static bool is_origin(const char *s) {
+    char host[MAX_ORIGIN + 1];
+    const char *rest = strstr(s, "://"), *port;
+    size_t n = strlen(s), scheme = strspn(s, LOWER "0123456789+.-");
+    if (n > MAX_ORIGIN || !rest || (size_t)(rest - s) != scheme || scheme == 0 || !strchr(LOWER, *s)) return false;
+    rest += 3;
+    n = *rest == '[' ? strcspn(rest, "]") + 1 : strcspn(rest, ":");
+    if (n == 0 || n > strlen(rest)) return false;
+    memcpy(host, rest, n);
+    host[n] = '\0';
+    port = rest + n;
+    if (*port && (*port != ':' || port[1] == '\0' || strlen(port) > 6 || strspn(port + 1, "0123456789") != strlen(port + 1))) return false;
+    return strpbrk(host, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") == NULL && is_host(host);
+}
+
+static void check_texts(const struct check *c, const char *key, bool (*good)(const char *), const char *what) {
+    const struct cf_node *list = cf_node_find(cf_node_find(c->tree, "server"), key);
+    if (!list || list->kind != CF_NODE_LIST) return;
+    for (const struct cf_node *n = list->first; n; n = n->next)
+        if (is_scalar(n) && n->len > 0 && strcmp(n->text, "*") != 0 && !good(n->text))
+            cf_report_add(c->rep, CF_TYPE, n->line, n->col, n->width, "'%s': '%s' is not %s", key, SHOWN(n), what);
 }
 
 struct named {
@@ -229,6 +269,8 @@ int cf_check_manifest(const struct cf_node *tree, struct cf_manifest *m, struct 
     const struct check c = { rep, tree };
     check_listen(&c, &m->server);
     check_socket(&c);
+    check_texts(&c, "allowed_hosts", is_host, "a name or an address alone, as in api.example.org (no port, no https://), nor \"*\"");
+    check_texts(&c, "cors_origins", is_origin, "an origin as browsers send it, as in https://app.example.org (small letters, nothing behind the host and port), nor \"*\"");
     check_dies(&c, m);
     check_concurrency(rep, cf_node_find(tree, "defaults"), &m->defaults);
     const struct cf_node *models = cf_node_find(tree, "models"), *n = models ? models->first : NULL;

@@ -19,6 +19,11 @@ struct cf_server {
     size_t n_listen;
     bool insecure; /* permits listening off loopback without keys */
     char *admin_socket;
+    char *api_keys_file; /* as written; relative to the manifest's folder (the daemon joins them); NULL = no keys are asked for */
+    char **allowed_hosts; /* names and addresses without ports, besides loopback and the address asked at; "*" = any */
+    size_t n_allowed_hosts;
+    char **cors_origins; /* "https://app.example.org", no slash at the end; "*" = any */
+    size_t n_cors_origins;
     struct cf_limits limits;
     uint64_t drain_ms;
 };

@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <time.h>
 
 #include "config/facts.h"
@@ -28,31 +27,6 @@ enum {
     PING_MS = 10 * 1000,            /* a stream of steps is silent no longer than this */
     MAX_EVENTS = 8                  /* of a model, newest */
 };
-
-/* --- who may --- */
-
-/* "localhost", "127.0.0.1:8080", "[::1]": a name that a page of the wider web cannot have. */
-static bool loopback_host(const char *host) {
-    size_t n = *host == '[' ? strcspn(host, "]") + 1 : strcspn(host, ":");
-    if (n > strlen(host)) return false;
-    const char *port = host + n;
-    if (*port && (*port != ':' || strspn(port + 1, "0123456789") != strlen(port + 1))) return false;
-    if (*host == '[') return n == 5 && strncmp(host, "[::1]", 5) == 0;
-    if (n == 9 && strncasecmp(host, "localhost", 9) == 0) return true;
-    return n >= 7 && strncmp(host, "127.", 4) == 0 && strspn(host, "0123456789.") == n;
-}
-
-bool pd_admin_allowed(const struct pd_call *c, struct pd_error *x) {
-    const char *host = pd_head_get(c->head, "host"), *why = NULL;
-    if (c->from == PD_FROM_UNIX) return true;
-    if (c->from != PD_FROM_LOOPBACK) why = "it comes from another machine";
-    else if (!host || !loopback_host(host)) why = "its Host is not this machine's loopback";
-    else if (pd_head_get(c->head, "origin")) why = "it comes from a web page (Origin)";
-    else if (pd_head_get(c->head, "forwarded")) why = "it comes through a proxy (Forwarded)";
-    for (int i = 0; i < c->head->n_headers && !why; i++)
-        if (strncasecmp(c->head->headers[i].name, "x-forwarded-", 12) == 0) why = "it comes through a proxy (X-Forwarded-...)";
-    return !why || pd_error_set(x, PD_ERR_FORBIDDEN, NULL, "Administration is for the admin socket (server.admin_socket) and for this machine itself; this request is refused because %s.", why);
-}
 
 /* --- small things --- */
 

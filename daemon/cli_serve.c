@@ -198,6 +198,11 @@ static bool write_manifest(const struct pd_cli_args *a, const struct found *f, s
     fo_buf_puts(y, "version: 1\nserver:\n  listen: [ ");
     if (!put_text(y, "--host", listen)) return false;
     fo_buf_puts(y, " ]\n");
+    if (a->api_keys_file) {
+        fo_buf_puts(y, "  api_keys_file: ");
+        if (!put_text(y, "--api-keys-file", a->api_keys_file)) return false;
+        fo_buf_putc(y, '\n');
+    }
     if (a->threads) fo_buf_printf(y, "host:\n  threads: %lld\n", (long long)a->threads);
     fo_buf_puts(y, "models:\n");
     for (int i = 1; i <= a->n_models; i++) {
@@ -239,6 +244,11 @@ int pd_cli_serve(const struct pd_cli_args *a) {
             return PD_EXIT_USAGE;
         }
     }
+    bool json = false;
+    if (a->log_format && !pd_log_format(a->log_format, &json)) {
+        pd_cli_failf("--log-format %s: text or json", a->log_format);
+        return PD_EXIT_USAGE;
+    }
     if (a->models[0].name && a->n_models > 0) {
         pd_cli_failf("--name %s stands before the first --model: put it after the model it names", a->models[0].name);
         return PD_EXIT_USAGE;
@@ -261,7 +271,7 @@ int pd_cli_serve(const struct pd_cli_args *a) {
         const char *backend = fo_device_build_backend();
         printf("backend=%s build=%s accelerator=%s\ndies=%d\n", backend, pn_build(), found.n ? found.dies[0].kind : "none", found.n);
         fflush(stdout);
-        pd_log_open(areas);
+        pd_log_open(areas, json);
         rc = pd_serve(&r, &(struct pd_serve_opts){ .isa = a->isa, .no_mmap = a->no_mmap, .must_serve = true });
     }
     pd_reading_done(&r);

@@ -51,6 +51,10 @@ int pd_client_call(const struct pd_client *c, const char *method, const char *pa
     fo_buf_init(&s.line, MAX_LINE);
     curl_easy_setopt(curl, CURLOPT_URL, url);
     if (c->socket) curl_easy_setopt(curl, CURLOPT_UNIX_SOCKET_PATH, c->socket);
+    if (c->key && *c->key) {
+        curl_easy_setopt(curl, CURLOPT_HTTPAUTH, (long)CURLAUTH_BEARER);
+        curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, c->key);
+    }
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(curl, CURLOPT_NOPROXY, "*");
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);

@@ -10,6 +10,7 @@ struct fo_err;
 struct pd_client {
     const char *socket;  /* path of the Unix socket; NULL = url */
     const char *url;     /* "http://127.0.0.1:8080" */
+    const char *key;     /* API key to ask with; NULL = none */
     uint64_t timeout_ms; /* of a whole call; 0 = none */
 };
 

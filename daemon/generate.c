@@ -9,7 +9,6 @@
 
 #include "daemon/app.h"
 #include "daemon/http.h"
-#include "daemon/log.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "daemon/sse.h"
@@ -17,7 +16,6 @@
 #include "foundry/base/buf.h"
 #include "foundry/base/clock.h"
 #include "foundry/base/err.h"
-#include "foundry/base/log.h"
 
 enum {
     LOOK_MS = 250,            /* how often a silent request looks whether its client is still there */
@@ -53,9 +51,7 @@ static bool fail(struct gen *g, const struct pd_error *x) {
         pd_error_reply(g->call, x);
         return false;
     }
-    char said[sizeof x->message + 64];
-    fo_log(FO_LOG_WARN, "http", "event=failed_in_stream request=%s code=%s message=%s", g->call->id,
-           pd_error_row(x->id)->code ? pd_error_row(x->id)->code : "null", pd_log_quote(x->message, said, sizeof said));
+    pd_error_note(x, g->call);
     fo_buf_clear(&g->out);
     pd_sse_error(x, g->call->id, &g->out);
     if (flush(g)) pd_stream_close(g->call);
@@ -204,7 +200,6 @@ static void finish(struct gen *g, const struct pd_choice *choices, size_t n) {
 void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, const struct pd_params *p, const struct pd_job *jobs, size_t n_jobs) {
     struct gen g = { .app = app, .call = c, .served = s, .params = p };
     size_t n = n_jobs * (size_t)p->n;
-    uint64_t start = fo_now_ms();
     pd_answer_init(&g.answer, p->api, pn_served_name(s), p->stream && p->include_usage);
     fo_buf_init(&g.out, MAX_TEXT);
     struct pd_choice *choices = calloc(n, sizeof *choices);
@@ -216,10 +211,16 @@ void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, con
     }
     for (size_t i = 0; i < n && ok; i++) ok = make_choice(&g, &jobs[i / (size_t)p->n], (int64_t)(i % (size_t)p->n), (int64_t)i, &choices[i]);
     if (ok) finish(&g, choices, n);
-    const char *verdict = ok ? "answered" : g.failed ? "failed" : "client_left"; /* a client may leave because of the error it got */
-    fo_log(FO_LOG_INFO, "http", "event=%s request=%s model=%s api=%s stream=%d prompt_tokens=%u completion_tokens=%u queue_ms=%.0f prefill_ms=%.0f decode_ms=%.0f ms=%lld",
-           verdict, c->id, g.answer.model, p->api == PD_API_CHAT ? "chat" : "completions", p->stream, g.usage.prompt_tokens, g.usage.completion_tokens,
-           g.usage.queue_ms, g.usage.prefill_ms, g.usage.decode_ms, (long long)(fo_now_ms() - start));
+    /* a client may leave because of the error it got */
+    c->note.verdict = ok ? "answered" : !g.failed ? "client_left" : g.open ? "failed" : "refused";
+    c->note.generates = true;
+    c->note.stream = p->stream;
+    snprintf(c->note.model, sizeof c->note.model, "%s", g.answer.model);
+    c->note.prompt_tokens = g.usage.prompt_tokens;
+    c->note.completion_tokens = g.usage.completion_tokens;
+    c->note.queue_ms = g.usage.queue_ms;
+    c->note.prefill_ms = g.usage.prefill_ms;
+    c->note.decode_ms = g.usage.decode_ms;
     for (size_t i = 0; i < n && choices; i++) free(choices[i].text);
     free(choices);
     fo_buf_done(&g.out);

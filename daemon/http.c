@@ -49,7 +49,8 @@ enum {
 };
 
 struct pd_http {
-    pd_http_handler *handler;
+    pd_http_handler *handler, *done;
+    pd_http_admit *admit;
     void *ctx;
     struct { /* pd_http_limits, which may change at any time; each is read on its own */
         atomic_uint_fast64_t body_bytes, header_time_ms, body_idle_ms, write_idle_ms;
@@ -179,6 +180,7 @@ static void put_head(struct fo_buf *out, struct pd_call *call, int status, const
                   call->id);
     if (type) fo_buf_printf(out, "Content-Type: %s\r\n", type);
     if (headers) fo_buf_puts(out, headers);
+    fo_buf_puts(out, call->headers);
     fo_buf_puts(out, c->close_after ? "Connection: close\r\n" : call->head->minor == 0 ? "Connection: keep-alive\r\n" : "");
 }
 
@@ -241,9 +243,25 @@ static bool is_loopback(const struct sockaddr_storage *a) {
     return true;
 }
 
+/* An IP address without its port; "" for any other. */
+static const char *address_text(const struct sockaddr_storage *a, char out[46]) {
+    const void *ip = a->ss_family == AF_INET6 ? (const void *)&((const struct sockaddr_in6 *)a)->sin6_addr : &((const struct sockaddr_in *)a)->sin_addr;
+    if ((a->ss_family != AF_INET && a->ss_family != AF_INET6) || !inet_ntop(a->ss_family, ip, out, 46)) *out = '\0';
+    return out;
+}
+
+const char *pd_call_own_address(const struct pd_call *call, char out[46]) {
+    struct sockaddr_storage own = { 0 };
+    socklen_t len = sizeof own;
+    if (getsockname(call->conn->fd, (struct sockaddr *)&own, &len)) own.ss_family = AF_UNSPEC;
+    return address_text(&own, out);
+}
+
 static void call_init(struct pd_call *call, struct pd_conn *c) {
     *call = (struct pd_call){ .conn = c, .body = "" };
     call->from = c->peer.ss_family == AF_UNIX ? PD_FROM_UNIX : is_loopback(&c->peer) ? PD_FROM_LOOPBACK : PD_FROM_REMOTE;
+    if (call->from == PD_FROM_UNIX) snprintf(call->client, sizeof call->client, "unix");
+    else address_text(&c->peer, call->client);
     snprintf(call->id, sizeof call->id, "req_%016llx", (unsigned long long)fo_rng_entropy());
     c->chunked = c->head_only = c->close_after = false;
 }
@@ -377,6 +395,45 @@ static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_h
     }
 }
 
+/* Whether whoever decides that lets the request in. A client that is not let in sends its body for nothing: it is not read. */
+static bool admitted(struct pd_conn *c, struct pd_call *call, const struct pd_head *head) {
+    struct pd_http *h = c->http;
+    if (!h->admit) return true;
+    c->close_after = head->chunked || head->length > 0;
+    if (!h->admit(h->ctx, call)) return false;
+    c->close_after = false;
+    return true;
+}
+
+/* Answers the request whose head is text[0..n); true = the connection may carry another. */
+static bool answer_one(struct pd_conn *c, struct pd_call *call, struct pd_head *head, char *text, size_t n) {
+    struct pd_http *h = c->http;
+    const char *why = NULL;
+    int status = pd_head_parse(text, n, head, &why);
+    if (status) {
+        refuse(call, head_error(status), 0, why);
+        return false;
+    }
+    call->head = head;
+    if (c->mode > SERVE_LOCAL) {
+        refuse(call, PD_ERR_CONNECTIONS, 1, c->mode == REFUSE_TOTAL ? "All connections of this server are in use." : "Your address has all the connections it may have.");
+        return false;
+    }
+    atomic_fetch_add(&h->busy, 1);
+    bool again = true;
+    if (admitted(c, call, head) && (again = read_body(c, call, head))) {
+        if (c->body) c->body[c->n_body] = '\0';
+        call->body = c->body ? c->body : "";
+        call->n_body = c->n_body;
+        call->draining = atomic_load(&h->draining);
+        h->handler(h->ctx, call);
+        if (!call->status && !c->gone) refuse(call, PD_ERR_INTERNAL, 0, "The request was not answered.");
+    }
+    body_free(c);
+    atomic_fetch_sub(&h->busy, 1);
+    return again && !c->close_after && !c->gone;
+}
+
 /* One request and its answer; true = the connection may carry another. */
 static bool serve_one(struct pd_conn *c, bool first) {
     struct pd_http *h = c->http;
@@ -384,34 +441,15 @@ static bool serve_one(struct pd_conn *c, bool first) {
     struct pd_head head;
     call_init(&call, c);
     size_t n = read_head(c, &call, first);
-    if (n == 0) return false;
-    const char *why = NULL;
-    char *text = malloc(n);
-    if (!text) return false;
-    memcpy(text, c->in, n);
-    memmove(c->in, c->in + n, c->n_in -= n);
-    int status = pd_head_parse(text, n, &head, &why);
+    char *text = n ? malloc(n) : NULL;
     bool again = false;
-    if (status) {
-        refuse(&call, head_error(status), 0, why);
-    } else if (c->mode > SERVE_LOCAL) {
-        call.head = &head;
-        refuse(&call, PD_ERR_CONNECTIONS, 1, c->mode == REFUSE_TOTAL ? "All connections of this server are in use." : "Your address has all the connections it may have.");
-    } else {
-        call.head = &head;
-        atomic_fetch_add(&h->busy, 1);
-        if (read_body(c, &call, &head)) {
-            if (c->body) c->body[c->n_body] = '\0';
-            call.body = c->body ? c->body : "";
-            call.n_body = c->n_body;
-            call.draining = atomic_load(&h->draining);
-            h->handler(h->ctx, &call);
-            if (!call.status && !c->gone) refuse(&call, PD_ERR_INTERNAL, 0, "The request was not answered.");
-            again = !c->close_after && !c->gone;
-        }
-        body_free(c);
-        atomic_fetch_sub(&h->busy, 1);
+    call.start_ms = fo_now_ms();
+    if (text) {
+        memcpy(text, c->in, n);
+        memmove(c->in, c->in + n, c->n_in -= n);
+        again = answer_one(c, &call, &head, text, n);
     }
+    if (h->done && (call.status || call.head)) h->done(h->ctx, &call);
     free(text);
     return again;
 }
@@ -659,6 +697,8 @@ int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct f
     struct pd_http *h = calloc(1, sizeof *h);
     if (!h) return fo_fail(e, FO_ENOMEM, "no memory for the HTTP server");
     h->handler = opts->handler;
+    h->admit = opts->admit;
+    h->done = opts->done;
     h->ctx = opts->ctx;
     pd_http_set_limits(h, &opts->limits);
     pthread_mutex_init(&h->lock, NULL);

@@ -12,6 +12,20 @@ struct fo_err;
 struct pd_conn;
 struct pd_http;
 
+enum { PD_MAX_KEY_NAME = 64 };
+
+/* What a request's line in the log says besides its head and its status: whoever answers fills in what it knows. */
+struct pd_note {
+    const char *verdict;                /* "answered", "failed", "client_left", ...: static storage; NULL = as the status says */
+    const char *code;                   /* of the error that was sent: static storage; NULL = none */
+    char why[512];                      /* the text of a failure that is the server's; "" = none */
+    char key[PD_MAX_KEY_NAME + 1];      /* whose request it is; "" = nobody's */
+    char model[128];                    /* "" = none */
+    bool generates, stream;             /* generates: what follows stands in the line */
+    uint32_t prompt_tokens, completion_tokens;
+    double queue_ms, prefill_ms, decode_ms;
+};
+
 /* One request. Owned by the connection's thread, gone when the handler returns. */
 struct pd_call {
     char id[24];                /* x-request-id of the answer: "req_" and 16 hexadecimal digits */
@@ -22,9 +36,16 @@ struct pd_call {
     int status;                 /* of the answer; 0 = none yet */
     bool draining;              /* the server was told to stop before this request came */
     enum pd_from { PD_FROM_REMOTE, PD_FROM_LOOPBACK, PD_FROM_UNIX } from; /* where the client is */
+    char client[46];            /* its address; "unix" */
+    uint64_t start_ms;          /* when its head had arrived (fo_now_ms) */
+    char headers[512];          /* further lines for whatever answers it, as in pd_reply; "" = none */
+    struct pd_note note;
+    struct pd_call *held, **held_link; /* whoever admits it may keep it in a list, until `done` */
 };
 
 typedef void pd_http_handler(void *ctx, struct pd_call *call);
+/* Asked before a request's body is read. False = it has answered; the body is not read then, and a connection with one is closed. */
+typedef bool pd_http_admit(void *ctx, struct pd_call *call);
 
 struct pd_http_limits {
     uint64_t body_bytes, header_time_ms, body_idle_ms, write_idle_ms;
@@ -37,6 +58,9 @@ struct pd_http_opts {
     const char *socket_path;   /* a Unix socket besides, mode 0660, of group pantheon where there is one; NULL = none */
     struct pd_http_limits limits;
     pd_http_handler *handler;
+    pd_http_admit *admit;  /* NULL = everybody is admitted */
+    pd_http_handler *done; /* told of each request when all is over, also of those refused before anybody was asked (call->head is NULL when it could
+                            * not be read) and of those that left before their answer (status 0); NULL = nobody wants to know */
     void *ctx;
 };
 
@@ -71,6 +95,9 @@ bool pd_reply(struct pd_call *c, int status, const char *type, const char *heade
 bool pd_stream_open(struct pd_call *c, int status, const char *type, const char *headers);
 bool pd_stream_write(struct pd_call *c, const char *bytes, size_t n);
 bool pd_stream_close(struct pd_call *c);
+
+/* The address that the client connected to, without the port, as "127.0.0.1" or "::1"; "" when there is none. Returns out. */
+const char *pd_call_own_address(const struct pd_call *c, char out[46]);
 
 /* Whether the client has closed its side: nobody waits for the answer, and none will be sent. A client that only closes its sending
  * side counts as gone; no OpenAI client does that. One system call, no waiting. */

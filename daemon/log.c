@@ -2,11 +2,12 @@
  * the journal keeps its own; elsewhere it starts with UTC time. */
 #include "daemon/log.h"
 
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 
+#include "foundry/base/buf.h"
 #include "foundry/base/log.h"
 
 static const struct {
@@ -19,24 +20,93 @@ static const struct {
     [FO_LOG_ERROR] = { "error", 3 },
 };
 
-static void sink(void *ctx, enum fo_log_level level, const char *area, const char *line) {
-    const bool *journal = ctx;
-    if (*journal) {
-        fprintf(stderr, "<%d>level=%s area=%s %s\n", levels[level].priority, levels[level].name, area, line);
-        return;
+/* --- JSON --- */
+
+/* s[0..n) as a JSON string. fo_log leaves no control characters and nothing but UTF-8; `quoted`: it stood in quotes, with \" and \\ for
+ * the characters. */
+static void put_text(const char *s, size_t n, bool quoted, struct fo_buf *out) {
+    fo_buf_putc(out, '"');
+    for (size_t i = 0; i < n; i++) {
+        if (quoted && s[i] == '\\' && i + 1 < n && (s[i + 1] == '"' || s[i + 1] == '\\')) i++;
+        if (s[i] == '"' || s[i] == '\\') fo_buf_putc(out, '\\');
+        fo_buf_putc(out, s[i]);
     }
-    struct timespec now;
-    struct tm tm;
-    char when[32] = "";
-    clock_gettime(CLOCK_REALTIME, &now);
-    if (gmtime_r(&now.tv_sec, &tm)) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
-    fprintf(stderr, "time=%s.%03ldZ level=%s area=%s %s\n", when, now.tv_nsec / 1000000, levels[level].name, area, line);
+    fo_buf_putc(out, '"');
 }
 
-void pd_log_open(const char *debug_areas) {
-    static bool journal;
-    journal = getenv("JOURNAL_STREAM") != NULL;
-    fo_log_set(sink, &journal, debug_areas);
+/* Digits, a sign in front, a fraction behind: what is a number in JSON too, and few enough for a double. */
+static bool is_number(const char *s, size_t n) {
+    size_t sign = n > 1 && *s == '-', whole = 0, part = 0;
+    while (sign + whole < n && s[sign + whole] >= '0' && s[sign + whole] <= '9') whole++;
+    if (whole == 0 || (whole > 1 && s[sign] == '0') || n > 16) return false;
+    if (sign + whole == n) return true;
+    while (sign + whole + 1 + part < n && s[sign + whole + 1 + part] >= '0' && s[sign + whole + 1 + part] <= '9') part++;
+    return s[sign + whole] == '.' && part > 0 && sign + whole + 1 + part == n;
+}
+
+/* The end of a value in quotes that begins behind s: its closing quote, or the end of a line that was cut. */
+static const char *closing(const char *s) {
+    while (*s && !(*s == '"' && (s[1] == ' ' || !s[1]))) s += *s == '\\' && s[1] ? 2 : 1;
+    return s;
+}
+
+void pd_log_json(const char *time, const char *level, const char *area, const char *line, struct fo_buf *out) {
+    fo_buf_putc(out, '{');
+    if (*time) fo_buf_printf(out, "\"time\":\"%s\",", time);
+    fo_buf_printf(out, "\"level\":\"%s\",\"area\":\"%s\"", level, area);
+    for (const char *p = line; *p; p += strspn(p, " ")) {
+        size_t n = strspn(p, "abcdefghijklmnopqrstuvwxyz0123456789_");
+        if (n == 0 || p[n] != '=') {
+            fo_buf_puts(out, ",\"text\":");
+            put_text(p, strlen(p), false, out);
+            break;
+        }
+        const char *v = p + n + 1;
+        bool quoted = *v == '"';
+        const char *end = quoted ? closing(++v) : v + strcspn(v, " ");
+        fo_buf_printf(out, ",\"%.*s\":", (int)n, p);
+        if (!quoted && is_number(v, (size_t)(end - v))) fo_buf_append(out, v, (size_t)(end - v));
+        else put_text(v, (size_t)(end - v), quoted, out);
+        p = end + (quoted && *end);
+    }
+    fo_buf_putc(out, '}');
+}
+
+bool pd_log_format(const char *word, bool *ret_json) {
+    *ret_json = strcmp(word, "json") == 0;
+    return *ret_json || strcmp(word, "text") == 0;
+}
+
+/* --- the sink --- */
+
+static struct {
+    bool journal, json;
+} form;
+
+static void sink(void *ctx, enum fo_log_level level, const char *area, const char *line) {
+    struct timespec now;
+    struct tm tm;
+    char when[40] = "";
+    (void)ctx;
+    clock_gettime(CLOCK_REALTIME, &now);
+    size_t n = form.journal || !gmtime_r(&now.tv_sec, &tm) ? 0 : strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
+    if (n) snprintf(when + n, sizeof when - n, ".%03ldZ", now.tv_nsec / 1000000);
+    if (form.journal) fprintf(stderr, "<%d>", levels[level].priority);
+    if (form.json) {
+        struct fo_buf out;
+        fo_buf_init(&out, 16 * 1024); /* what 2,000 bytes can become at most */
+        pd_log_json(when, levels[level].name, area, line, &out);
+        fprintf(stderr, "%s\n", out.failed ? "{\"text\":\"no memory for a line of the log\"}" : fo_buf_str(&out));
+        fo_buf_done(&out);
+    } else {
+        fprintf(stderr, "%s%s%slevel=%s area=%s %s\n", n ? "time=" : "", when, n ? " " : "", levels[level].name, area, line);
+    }
+}
+
+void pd_log_open(const char *debug_areas, bool json) {
+    form.journal = getenv("JOURNAL_STREAM") != NULL;
+    form.json = json;
+    fo_log_set(sink, NULL, debug_areas);
 }
 
 const char *pd_log_quote(const char *s, char *out, size_t size) {

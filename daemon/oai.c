@@ -29,7 +29,10 @@ static const struct pd_error_row rows[PD_N_ERRORS] = {
     [PD_ERR_BUDGET] = { 400, "context_over_budget", "context_length_exceeded", "Prompt and max_tokens pass the model's cap; `budget` has the numbers.", false },
     [PD_ERR_MALFORMED] = { 400, INVALID, "malformed_request", "The bytes are not a well-formed HTTP request.", false },
     [PD_ERR_MANIFEST] = { 400, INVALID, "manifest_invalid", "The manifest has mistakes; `report` lists them, and the one before stays in force.", true },
-    [PD_ERR_FORBIDDEN] = { 403, INVALID, "admin_forbidden", "Administration, and neither from the admin socket nor plainly from this machine.", true },
+    [PD_ERR_KEY] = { 401, INVALID, "invalid_api_key", "No API key, or none of this server's (server.api_keys_file). Carries `WWW-Authenticate: Bearer`.", false },
+    [PD_ERR_FORBIDDEN] = { 403, INVALID, "admin_forbidden", "Administration, and neither from the admin socket, nor plainly from this machine, nor with a key that may.", true },
+    [PD_ERR_HOST] = { 403, "permission_error", "host_not_allowed", "A Host that is neither loopback, nor the address asked at, nor in server.allowed_hosts.", false },
+    [PD_ERR_ORIGIN] = { 403, "permission_error", "origin_not_allowed", "Without keys: a POST of a web page whose origin is not in server.cors_origins.", false },
     [PD_ERR_NO_MODEL] = { 404, INVALID, "model_not_found", "No model of that name; the message lists those that are there.", false },
     [PD_ERR_NO_ROUTE] = { 404, INVALID, NULL, "No such path.", false },
     [PD_ERR_METHOD] = { 405, INVALID, "method_not_allowed", "The path has other methods; the Allow header lists them.", false },
@@ -40,11 +43,13 @@ static const struct pd_error_row rows[PD_N_ERRORS] = {
     [PD_ERR_EXPECT] = { 417, INVALID, "expectation_failed", "An Expect header that is not 100-continue.", false },
     [PD_ERR_HEAD_SIZE] = { 431, INVALID, "headers_too_large", "More than 32 KiB or 100 lines of headers.", false },
     [PD_ERR_QUEUE_FULL] = { 429, "rate_limit_error", "queue_full", "The model's queue is full; Retry-After comes from measured rates.", false },
+    [PD_ERR_KEY_BUSY] = { 429, "rate_limit_error", "key_limit", "The API key has all the requests it may have at one time (its max_concurrent).", false },
     [PD_ERR_INTERNAL] = { 500, SERVER, "internal_error", "A bug of this server; the log has the request id.", true },
     [PD_ERR_CODING] = { 501, INVALID, "unsupported_coding", "A Transfer-Encoding that is not chunked.", true },
     [PD_ERR_LOADING] = { 503, SERVER, "model_loading", "The model is being loaded or waits for its turn.", false },
     [PD_ERR_UNAVAILABLE] = { 503, SERVER, "model_unavailable", "The model failed; the message says why.", true },
     [PD_ERR_DRAINING] = { 503, SERVER, "draining", "The server is stopping.", false },
+    [PD_ERR_KEYS] = { 503, SERVER, "keys_unavailable", "The file of API keys cannot be used, so nobody is let in; the log says why.", false },
     [PD_ERR_QUEUE_TIMEOUT] = { 429, "rate_limit_error", "queue_timeout", "The request waited longer than the queue's timeout.", false },
     [PD_ERR_ADMIN_BUSY] = { 503, SERVER, "admin_busy", "Too many administration requests wait, or the loop did not answer.", false },
     [PD_ERR_CONNECTIONS] = { 503, SERVER, "connection_limit", "All connections are in use, or all that one address may have.", false },
@@ -124,6 +129,11 @@ void pd_error_json(const struct pd_error *x, const char *request_id, struct fo_b
     free(dump);
 }
 
+void pd_error_note(const struct pd_error *x, struct pd_call *c) {
+    c->note.code = rows[x->id].code ? rows[x->id].code : "null";
+    if (rows[x->id].status >= 500) snprintf(c->note.why, sizeof c->note.why, "%.500s", x->message);
+}
+
 void pd_error_reply(struct pd_call *c, const struct pd_error *x) {
     const struct pd_error_row *row = &rows[x->id];
     struct fo_buf body, head;
@@ -132,10 +142,12 @@ void pd_error_reply(struct pd_call *c, const struct pd_error *x) {
     pd_error_json(x, NULL, &body);
     if (x->retry_after_s) fo_buf_printf(&head, "Retry-After: %u\r\n", x->retry_after_s);
     if (row->no_retry) fo_buf_puts(&head, "x-should-retry: false\r\n");
+    if (row->status == 401) fo_buf_puts(&head, "WWW-Authenticate: Bearer\r\n");
     if (x->allow) fo_buf_printf(&head, "Allow: %s\r\n", x->allow);
-    char param[sizeof x->param + 16], said[sizeof x->message + 64]; /* both may hold what a client wrote */
-    fo_log(row->status >= 500 ? FO_LOG_WARN : FO_LOG_DEBUG, "http", "event=refused request=%s status=%d code=%s param=%s message=%s", c->id, row->status,
-           row->code ? row->code : "null", pd_log_quote(x->param, param, sizeof param), pd_log_quote(x->message, said, sizeof said));
+    pd_error_note(x, c);
+    char param[sizeof x->param + 16], said[sizeof x->message + 64]; /* both may hold what a client wrote: not for everybody's eyes */
+    FO_DEBUGF("http", "event=refusal request=%s status=%d code=%s param=%s message=%s", c->id, row->status, row->code ? row->code : "null",
+              pd_log_quote(x->param, param, sizeof param), pd_log_quote(x->message, said, sizeof said));
     static const char none[] = "{\"error\":{\"message\":\"No memory.\",\"type\":\"server_error\",\"param\":null,\"code\":\"out_of_memory\"}}";
     if (body.failed) pd_reply(c, 503, "application/json", NULL, none, sizeof none - 1);
     else pd_reply(c, row->status, "application/json", fo_buf_str(&head), body.data, body.len);

@@ -22,7 +22,10 @@ enum pd_error_id {
     PD_ERR_BUDGET,        /* the request does not fit its model's cap */
     PD_ERR_MALFORMED,     /* broken HTTP */
     PD_ERR_MANIFEST,      /* the manifest was not accepted */
-    PD_ERR_FORBIDDEN,     /* administration from elsewhere */
+    PD_ERR_KEY,           /* no API key, or a wrong one */
+    PD_ERR_FORBIDDEN,     /* administration from elsewhere, or with a key that may not */
+    PD_ERR_HOST,          /* a Host that is not this server's */
+    PD_ERR_ORIGIN,        /* a web page of another origin */
     PD_ERR_NO_MODEL,
     PD_ERR_NO_ROUTE,
     PD_ERR_METHOD,
@@ -33,11 +36,13 @@ enum pd_error_id {
     PD_ERR_EXPECT,
     PD_ERR_HEAD_SIZE,
     PD_ERR_QUEUE_FULL,
+    PD_ERR_KEY_BUSY,      /* the key's max_concurrent */
     PD_ERR_INTERNAL,
     PD_ERR_CODING,        /* a Transfer-Encoding that is not chunked */
     PD_ERR_LOADING,
     PD_ERR_UNAVAILABLE,   /* failed or held */
     PD_ERR_DRAINING,
+    PD_ERR_KEYS,          /* the file of keys cannot be used */
     PD_ERR_QUEUE_TIMEOUT,
     PD_ERR_ADMIN_BUSY,    /* too many administration requests wait */
     PD_ERR_CONNECTIONS,   /* over the connection cap */
@@ -75,6 +80,9 @@ void pd_error_from(struct pd_error *x, const struct fo_err *e, bool draining);
 
 /* {"error":{...}}: appended to out. request_id NULL leaves it out (it is a header where there are headers). */
 void pd_error_json(const struct pd_error *x, const char *request_id, struct fo_buf *out);
+
+/* Puts the error's code, and the text of one that is the server's fault, into the request's line of the log. */
+void pd_error_note(const struct pd_error *x, struct pd_call *c);
 
 /* Answers a call that has no answer yet with the error, Retry-After and x-should-retry included. */
 void pd_error_reply(struct pd_call *c, const struct pd_error *x);

@@ -47,7 +47,7 @@ static const struct row {
     { "watch", NULL, offsetof(struct args, watch), "with --status: again every second" },
     { "json", NULL, offsetof(struct args, json), "print JSON" },
     { "socket", "PATH", offsetof(struct args, socket), "the daemon's admin socket (default: server.admin_socket of the manifest)" },
-    { "url", "URL", offsetof(struct args, url), "reach the daemon there instead: http://127.0.0.1:8080" },
+    { "url", "URL", offsetof(struct args, url), "reach the daemon there instead: http://127.0.0.1:8080; with PANTHEON_API_KEY in the environment under that key" },
     { "facts", "FILE", offsetof(struct args, facts), "with --plan: plan for what this file observed (from --save-facts); no daemon is asked" },
     { "save-facts", "FILE", offsetof(struct args, save_facts), "write what the daemon observes to FILE" },
     { "if-generation", "N", offsetof(struct args, if_generation), "change nothing unless generation N is in force" },
@@ -90,7 +90,7 @@ static bool read_manifest(const struct args *a, struct pd_reading *r) {
 
 static struct pd_client client_of(const struct args *a, const struct pd_reading *r, uint64_t timeout_ms) {
     const char *declared = r && r->manifest ? r->manifest->server.admin_socket : NULL;
-    return (struct pd_client){ .socket = a->url ? NULL : a->socket ? a->socket : declared ? declared : DEFAULT_SOCKET, .url = a->url, .timeout_ms = timeout_ms };
+    return (struct pd_client){ .socket = a->url ? NULL : a->socket ? a->socket : declared ? declared : DEFAULT_SOCKET, .url = a->url, .key = a->url ? getenv("PANTHEON_API_KEY") : NULL, .timeout_ms = timeout_ms };
 }
 
 /* The error object's message, or the status. */
@@ -351,8 +351,8 @@ static void print_status(const json_t *o) {
     size_t i;
     const json_t *m;
     printf("generation %lld", (long long)json_integer_value(json_object_get(o, "generation")));
-    static const char *const types[] = { "ManifestValid", "Reconciled", "Draining" };
-    for (i = 0; i < 3; i++) {
+    static const char *const types[] = { "ManifestValid", "Reconciled", "Draining", "KeysValid" };
+    for (i = 0; i < sizeof types / sizeof *types; i++) {
         const json_t *c = condition(o, types[i]);
         printf("  %s=%s (%s)", types[i], text_of(c, "status"), text_of(c, "reason"));
     }

@@ -79,6 +79,8 @@ static const struct option_row {
     { "kv", 0, MODEL_STR, IN_MODEL(kv), -1, RUN | INSPECT | BENCH | LOGITS | PERPLEXITY | DRIFT, 0, 0, "TYPE", "type of the KV cache: f16 (the default), q8_0 or q4_0 for a half or a quarter of its memory; f32 (the default of --exact)" },
     { "kv", 0, MODEL_STR, IN_MODEL(kv), -1, SERVE, 0, 0, "TYPE", "type of the KV cache: f16 (the default), q8_0 or q4_0 for a half or a quarter of its memory" },
     { "log", 0, STR, AT(log), -1, SERVE, 0, 0, "debug=AREAS", "debug notes of these areas (http,reconcile,sched or all)" },
+    { "log-format", 0, STR, AT(log_format), -1, SERVE, 0, 0, "json|text", "the log as one JSON object a line, or as key=value (the default)" },
+    { "api-keys-file", 0, STR, AT(api_keys_file), -1, SERVE, 0, 0, "FILE", "ask for one of the API keys whose digests this file has, NAME:SHA256 a line" },
     { "threads", 't', INT, AT(threads), -1, RUN | SERVE | BENCH | LOGITS | QUANTIZE | PERPLEXITY | DRIFT, 1, 1024, "N", "compute threads (default: all this process may use)" },
     { "isa", 0, STR, AT(isa), -1, RUN | SERVE | BENCH | LOGITS | PERPLEXITY, 0, 0, "NAME", "highest instruction set to use: scalar, sse, avx2, avx512; on Arm neon, dotprod" },
     { "no-mmap", 0, FLAG, AT(no_mmap), -1, RUN | SERVE | BENCH | PERPLEXITY, 0, 0, NULL, "read the weights into memory instead of mapping the file" },

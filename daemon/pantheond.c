@@ -20,13 +20,14 @@
 enum { EXIT_USAGE = 64 };
 
 static void help(FILE *to) {
-    fputs("usage: pantheond [--config FILE] [--check-config] [--log debug=AREAS]\n"
+    fputs("usage: pantheond [--config FILE] [--check-config] [--log debug=AREAS] [--log-format json]\n"
           "\n"
           "Serves the models that the manifest declares over an OpenAI-compatible HTTP API.\n"
           "\n"
           "  --config FILE      the manifest; default " DEFAULT_CONFIG "\n"
           "  --check-config     check the manifest, print every mistake, exit 0 or 1\n"
           "  --log debug=AREAS  debug notes of some areas (http,reconcile,sched) or of all\n"
+          "  --log-format json  the log as one JSON object a line; text (the default) is key=value\n"
           "  --version          version and build\n"
           "  --help             this text\n"
           "\n"
@@ -64,11 +65,12 @@ static bool read_manifest(const char *file, const char *state_dir, struct pd_rea
 
 int main(int argc, char **argv) {
     static const struct option options[] = { { "config", required_argument, NULL, 'c' },  { "check-config", no_argument, NULL, 'k' },
-                                             { "log", required_argument, NULL, 'l' },     { "help", no_argument, NULL, 'h' },
+                                             { "log", required_argument, NULL, 'l' },     { "log-format", required_argument, NULL, 'f' },
+                                             { "help", no_argument, NULL, 'h' },
                                              { "version", no_argument, NULL, 'v' },       { NULL, 0, NULL, 0 } };
     const char *config = DEFAULT_CONFIG, *areas = NULL, *unknown;
     size_t n_unknown;
-    bool check = false;
+    bool check = false, json = false;
     pd_std_open();
     for (int c; (c = getopt_long(argc, argv, "", options, NULL)) != -1;) {
         switch (c) {
@@ -86,6 +88,12 @@ int main(int argc, char **argv) {
             areas = optarg + 6;
             if ((unknown = fo_log_unknown_area(areas, &n_unknown))) {
                 fprintf(stderr, "pantheond: --log debug=%s: there is no area '%.*s'; there are %s, and all\n", areas, (int)n_unknown, unknown, fo_log_areas());
+                return EXIT_USAGE;
+            }
+            break;
+        case 'f':
+            if (!pd_log_format(optarg, &json)) {
+                fprintf(stderr, "pantheond: --log-format %s: text or json\n", optarg);
                 return EXIT_USAGE;
             }
             break;
@@ -118,7 +126,7 @@ int main(int argc, char **argv) {
         pd_reading_done(&r);
         return 0;
     }
-    pd_log_open(areas);
+    pd_log_open(areas, json);
     char *dir = strdup(config), *slash = dir ? strrchr(dir, '/') : NULL;
     if (slash) *slash = '\0';
     struct pd_serve_opts opts = { .config = config, .dir = slash ? (*dir ? dir : "/") : NULL, .state_dir = state_dir, .generation = generation, .bad_report = report };

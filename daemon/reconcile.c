@@ -27,6 +27,7 @@
 #include "daemon/app.h"
 #include "daemon/estimate.h"
 #include "daemon/facts.h"
+#include "daemon/gate.h"
 #include "daemon/http.h"
 #include "daemon/log.h"
 #include "daemon/notify.h"
@@ -119,6 +120,9 @@ static void publish(struct pd_loop *l) {
         .draining = l->draining,
         .report = l->report ? l->report : "",
         .restart = l->restart,
+        .keys_ok = pd_gate_keys(l->app->gate)->ok,
+        .keys_reason = pd_gate_keys(l->app->gate)->reason,
+        .keys_message = pd_gate_keys(l->app->gate)->message,
     };
     struct pd_view *v = pd_status_view(&in);
     if (v) {
@@ -267,6 +271,12 @@ static bool accept_manifest(struct pd_loop *l, struct pd_reading *r, uint64_t ge
     struct pd_counted_manifest *c = calloc(1, sizeof *c);
     int code = c ? FO_OK : fo_fail(&e, FO_ENOMEM, "no memory for the manifest");
     if (code == FO_OK) code = pd_world_set_dies(&l->world, r->manifest, dies, sizeof dies, &e);
+    if (code == FO_OK) {
+        atomic_init(&c->refs, 1);
+        c->m = r->manifest;
+        c->generation = generation;
+        code = pd_gate_use(l->app, c, l->opts.dir, &e);
+    }
     if (code) {
         free(c);
         refuse_manifest(l, e.msg);
@@ -274,9 +284,6 @@ static bool accept_manifest(struct pd_loop *l, struct pd_reading *r, uint64_t ge
     }
     snprintf(l->restart, sizeof l->restart, "%s", dies);
     if (l->started) note_restart(l, r->manifest);
-    atomic_init(&c->refs, 1);
-    c->m = r->manifest;
-    c->generation = generation;
     r->manifest = NULL;
     if (!l->started) {
         l->started = c;
@@ -314,6 +321,7 @@ static void reload(struct pd_loop *l) {
         l->manifest_ok = true;
         l->from_kept = false;
         set_report(l, NULL);
+        pd_gate_look(l->app, true);
         pd_app_event(l->app, false, "manifest_unchanged", NULL, "generation %llu", (unsigned long long)l->manifest->generation);
     } else if (accept_manifest(l, &r, l->manifest->generation + 1)) {
         l->manifest_ok = true;
@@ -894,6 +902,7 @@ bool pd_loop_run(struct pd_loop *l) {
         bool changed = false;
         take_asks(l);
         look(l, &changed);
+        if (pd_gate_look(l->app, false)) publish(l);
         if (changed || due(l)) think(l);
         if (l->useless) break;
         feed_watchdog(l);

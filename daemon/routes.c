@@ -93,10 +93,6 @@ static void dispatch(struct pd_app *app, struct pd_call *c) {
     const char *method = c->head->method, *path = c->head->path;
     const struct pd_route *r = pd_route_find(method, path, param, sizeof param, allow, sizeof allow, &ok);
     FO_DEBUGF("http", "event=request request=%s method=%s path=%s body_bytes=%zu", c->id, method, pd_log_quote(path, quoted, sizeof quoted), c->n_body);
-    if (strncmp(path, "/admin", 6) == 0 && !pd_admin_allowed(c, &x)) {
-        pd_error_reply(c, &x);
-        return;
-    }
     if (c->draining && (!r || !r->while_draining)) {
         pd_error_set(&x, PD_ERR_DRAINING, NULL, "The server is stopping and takes no new requests.");
         x.retry_after_s = 5;

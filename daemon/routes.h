@@ -26,7 +26,7 @@ struct pd_route {
 const struct pd_route *pd_route_find(const char *method, const char *path, char *param, size_t param_size, char *allow, size_t allow_size, bool *ret_ok);
 const struct pd_route *pd_route_at(size_t i); /* NULL past the last */
 
-/* Answers any call: the handler of http.h, with a struct pd_app as ctx. */
+/* Answers any call that was let in (gate.h): the handler of http.h, with a struct pd_app as ctx. */
 void pd_dispatch(void *app, struct pd_call *call);
 
 /* The reference page docs/http-api.md, from the tables of routes, fields and errors. */
@@ -43,8 +43,3 @@ pd_route_fn pd_get_metrics;                              /* api_metrics.c */
 pd_route_fn pd_get_openapi;                              /* openapi.c */
 pd_route_fn pd_get_admin_dies, pd_get_admin_models, pd_get_admin_facts;
 pd_route_fn pd_post_admin_load, pd_post_admin_unload, pd_post_admin_reconcile; /* api_admin.c */
-
-/* Whether a call may administer: over the Unix socket, or over TCP plainly from this machine (loopback, a loopback Host, no Origin, no
- * proxy's header). False with the error. */
-struct pd_error;
-bool pd_admin_allowed(const struct pd_call *c, struct pd_error *ret_error);

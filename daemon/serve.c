@@ -13,6 +13,7 @@
 
 #include "config/manifest.h"
 #include "daemon/app.h"
+#include "daemon/gate.h"
 #include "daemon/http.h"
 #include "daemon/log.h"
 #include "daemon/reconcile.h"
@@ -31,6 +32,8 @@ static int open_http(struct pd_app *app, const struct cf_manifest *m, struct fo_
         .n_listen = m->server.n_listen,
         .socket_path = m->server.admin_socket,
         .handler = pd_dispatch,
+        .admit = pd_gate_admit,
+        .done = pd_gate_done,
         .ctx = app,
     };
     pd_loop_limits(m, &http.limits);
@@ -51,10 +54,11 @@ int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
     sigaddset(&mask, SIGHUP);
     pthread_sigmask(SIG_BLOCK, &mask, NULL); /* inherited by every thread: signals are read by the main thread alone */
     signal(SIGPIPE, SIG_IGN);
-    fo_log(FO_LOG_INFO, "serve", "event=start version=%s build=%s backend=%s", pn_version(), pn_build(), fo_device_build_backend());
+    fo_log(FO_LOG_INFO, "serve", "event=start version=%s build=\"%s\" backend=%s", pn_version(), pn_build(), fo_device_build_backend());
     int status = PD_SERVED, code = pd_app_init(&app, &e);
     app.config = opts->config;
     if (code == FO_OK) code = pn_engine_new(&app.engine, &e);
+    if (code == FO_OK) code = pd_gate_new(&app.gate, &e);
     if (code == FO_OK) code = open_http(&app, r->manifest, &e);
     if (code == FO_OK) code = pd_loop_new(&app, r, opts->generation, opts->bad_report, &loop_opts, &loop, &e);
     if (code == FO_OK) code = pd_http_start(app.http, &e);
@@ -68,6 +72,7 @@ int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
     pd_http_close(app.http);
     pn_engine_free(app.engine);
     pd_loop_free(loop);
+    pd_gate_free(app.gate);
     pd_app_done(&app);
     if (status == PD_SERVED) fo_log(FO_LOG_INFO, "serve", "event=stopped");
     return status;

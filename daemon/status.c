@@ -183,6 +183,7 @@ static void fill_server(const struct pd_status_input *in, struct pd_view *v) {
     else if (waiting) SET(PD_S_RECONCILED, false, "Waiting", text);
     else SET(PD_S_RECONCILED, true, "AsDeclared", "");
     SET(PD_S_DRAINING, in->draining, in->draining ? "Stopping" : "Serving", "");
+    SET(PD_S_KEYS_VALID, in->keys_ok, in->keys_reason, in->keys_message);
 #undef SET
 }
 

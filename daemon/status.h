@@ -22,6 +22,8 @@ struct pd_status_input {
     bool settled, first_pass_over, manifest_ok, from_kept, draining;
     const char *report;  /* of a bad manifest; "" */
     const char *restart; /* what takes effect only after a restart; "" */
+    bool keys_ok;        /* of the file of API keys, as pd_gate_keys says */
+    const char *keys_reason, *keys_message;
 };
 
 /* NULL without memory (the facts are freed then too). */

@@ -92,7 +92,7 @@ def test_what_a_client_writes_stays_within_its_quotes_in_the_log(models, start):
     d = start(manifest(("tiny", models["tiny"])), args=("--log", "debug=http"))
     d.post("/v1/chat/completions", {"model": 'x" status=200\nlevel=error event=fake', "messages": [{"role": "user", "content": "a"}]})
     d.post("/v1/chat/completions", {"model": "tiny", "a b=c": 1})
-    lines = [x for x in d.log.splitlines() if "event=refused" in x]
+    lines = [x for x in d.log.splitlines() if "event=refusal" in x]
     assert len(lines) == 2 and 'param="model"' in lines[0] and r'x\" status=200' in lines[0] and 'param="a b=c"' in lines[1], lines
 
 

@@ -106,7 +106,7 @@ def test_pain_28_a_running_answer_stops_when_its_client_leaves(models, start, st
     body = {"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3000, "ignore_eos": True, "stream": streamed}
     data = json.dumps(body).encode()
     s = socket.create_connection(("127.0.0.1", d.port))
-    s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
+    s.sendall(b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(data) + data)
     wait_for(lambda: d.counters()["tokens_decoded"] > 3, 20)
     s.close()
     t = time.monotonic()
