@@ -9,6 +9,7 @@
 
 #include "daemon/app.h"
 #include "daemon/http.h"
+#include "daemon/logprobs.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "daemon/sse.h"
@@ -30,6 +31,8 @@ struct gen {
     const struct pd_params *params;
     struct pd_answer answer;
     struct pn_usage usage;  /* of all choices */
+    struct pd_timings timings;
+    size_t n, kept_bytes;   /* choices; text and log-probabilities of those that are complete, in a whole answer */
     struct fo_buf out;      /* the next piece of a stream */
     uint64_t last_write_ms;
     bool open;              /* the stream's head is sent */
@@ -73,6 +76,8 @@ static bool submit(struct gen *g, const struct pd_job *job, int64_t k, bool goes
         .ignore_end = p->ignore_end,
         .id = g->call->id,
         .want_text = true,
+        .logprobs = p->n_top >= 0,
+        .n_top_logprobs = p->n_top > 0 ? (uint32_t)p->n_top : 0,
         .goes_on = goes_on,
     };
     o.sampling.seed += (uint64_t)k;
@@ -88,19 +93,27 @@ static bool submit(struct gen *g, const struct pd_job *job, int64_t k, bool goes
     return fail(g, &x);
 }
 
-static void add_usage(struct pn_usage *sum, const struct pn_usage *u, bool first_of_prompt) {
+static void add_usage(struct gen *g, const struct pn_usage *u, bool first_of_prompt) {
+    struct pn_usage *sum = &g->usage;
     if (first_of_prompt) { /* the prompt counts once, however many choices are made of it */
         sum->prompt_tokens += u->prompt_tokens;
         sum->cached_tokens += u->cached_tokens;
     }
     sum->completion_tokens += u->completion_tokens;
-    sum->queue_ms += u->queue_ms;
-    sum->prefill_ms += u->prefill_ms;
-    sum->decode_ms += u->decode_ms;
+}
+
+/* Of a request that is over: what was computed counts, however often. */
+static void add_timings(struct pd_timings *t, const struct pn_usage *u) {
+    t->cache_n += u->cached_tokens;
+    t->prompt_n += u->prompt_tokens - u->cached_tokens;
+    t->predicted_n += u->completion_tokens;
+    t->queue_ms += u->queue_ms;
+    t->prompt_ms += u->prefill_ms;
+    t->predicted_ms += u->decode_ms;
 }
 
 /* Pulls one request to its end into the stream or into `text`. True = the choice is complete; else *ret_last counts the tokens that came. */
-static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_buf *text, struct pn_event *ret_last) {
+static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_buf *text, struct pd_logprobs *l, struct pn_event *ret_last) {
     bool stream = g->params->stream;
     for (;;) {
         struct pn_event ev;
@@ -114,18 +127,22 @@ static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_b
                 if (!flush(g)) return false;
             }
             break;
+        case PN_EV_LOGPROBS:
+            pd_logprobs_add(l, ev.logprobs);
+            break;
         case PN_EV_TEXT:
             ret_last->usage.completion_tokens += ev.token >= 0;
-            if (ev.text_len == 0) break;
+            if (ev.text_len == 0 && (!stream || l->n == 0)) break;
             if (!stream) {
                 fo_buf_append(text, ev.text, ev.text_len);
                 break;
             }
-            pd_sse_text(&g->answer, index, ev.text, ev.text_len, &g->out);
+            pd_sse_text(&g->answer, index, ev.text, ev.text_len, l, &g->out);
             if (!flush(g)) return false;
             break;
         case PN_EV_DONE:
             *ret_last = ev;
+            add_timings(&g->timings, &ev.usage);
             return true;
         case PN_EV_ERROR: {
             struct pd_error x;
@@ -153,7 +170,7 @@ static bool begin_choice(struct gen *g, const struct pd_job *job, int64_t index,
         g->last_write_ms = fo_now_ms();
     }
     if (g->params->api == PD_API_CHAT) pd_sse_role(&g->answer, index, &g->out);
-    else if (job->echo) pd_sse_text(&g->answer, index, job->echo, job->n_echo, &g->out);
+    else if (job->echo) pd_sse_text(&g->answer, index, job->echo, job->n_echo, NULL, &g->out);
     return g->out.len == 0 || flush(g);
 }
 
@@ -161,45 +178,53 @@ static bool begin_choice(struct gen *g, const struct pd_job *job, int64_t index,
 static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int64_t index, struct pd_choice *ret) {
     struct pn_event last = { .finish = PN_FINISH_LENGTH, .usage = { .prompt_tokens = job->n_ids } };
     struct pn_request *r = NULL;
-    struct fo_buf text;
+    struct fo_buf text, logprobs;
+    struct pd_logprobs l;
     bool generates = !g->params->has_max_tokens || g->params->max_tokens > 0; /* echo alone needs no model */
     if (generates && !submit(g, job, k, index > 0, &r)) return false;
-    fo_buf_init(&text, MAX_TEXT);
-    bool ok = begin_choice(g, job, index, &text) && (!r || pull(g, r, index, &text, &last));
-    add_usage(&g->usage, &last.usage, k == 0); /* also for the log of a client that left */
+    fo_buf_init(&text, MAX_TEXT - g->kept_bytes);
+    fo_buf_init(&logprobs, MAX_TEXT - g->kept_bytes);
+    pd_logprobs_init(&l, g->params->api, g->params->n_top >= 0 ? pn_served_model(g->served) : NULL, MAX_TEXT - g->kept_bytes);
+    bool ok = begin_choice(g, job, index, &text) && (!r || pull(g, r, index, &text, &l, &last));
+    add_usage(g, &last.usage, k == 0); /* also for the log of a client that left */
     pn_request_release(r); /* cancels what is not finished */
     if (ok && g->params->stream) {
-        pd_sse_finish(&g->answer, index, last.finish, &g->out);
+        pd_sse_finish(&g->answer, index, last.finish, (size_t)index + 1 == g->n && !g->answer.usage_asked ? &g->timings : NULL, &g->out);
         ok = flush(g);
     }
-    if (ok && text.failed) {
+    if (ok && !g->params->stream && l.m) pd_logprobs_take(&l, &logprobs);
+    if (ok && (text.failed || logprobs.failed || text.len + logprobs.len > MAX_TEXT - g->kept_bytes)) {
         struct pd_error x;
         pd_error_set(&x, PD_ERR_MEMORY, NULL, "There is no memory for the answer.");
         ok = fail(g, &x);
     }
     if (ok) {
         ret->len = text.len;
+        g->kept_bytes += text.len + logprobs.len;
         ret->text = fo_buf_steal(&text);
+        ret->logprobs = fo_buf_steal(&logprobs);
         ret->finish = last.finish;
     }
     fo_buf_done(&text);
+    fo_buf_done(&logprobs);
+    pd_logprobs_done(&l);
     return ok;
 }
 
 static void finish(struct gen *g, const struct pd_choice *choices, size_t n) {
     if (!g->params->stream) {
-        pd_whole(&g->answer, choices, n, &g->usage, &g->out);
+        pd_whole(&g->answer, choices, n, &g->usage, &g->timings, &g->out);
         pd_json_reply(g->call, 200, &g->out);
         return;
     }
-    if (g->answer.usage_asked) pd_sse_usage(&g->answer, &g->usage, &g->out);
+    if (g->answer.usage_asked) pd_sse_usage(&g->answer, &g->usage, &g->timings, &g->out);
     fo_buf_puts(&g->out, PD_SSE_DONE);
     if (flush(g)) pd_stream_close(g->call);
 }
 
 void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, const struct pd_params *p, const struct pd_job *jobs, size_t n_jobs) {
-    struct gen g = { .app = app, .call = c, .served = s, .params = p };
     size_t n = n_jobs * (size_t)p->n;
+    struct gen g = { .app = app, .call = c, .served = s, .params = p, .n = n };
     pd_answer_init(&g.answer, p->api, pn_served_name(s), p->stream && p->include_usage);
     fo_buf_init(&g.out, MAX_TEXT);
     struct pd_choice *choices = calloc(n, sizeof *choices);
@@ -218,10 +243,13 @@ void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, con
     snprintf(c->note.model, sizeof c->note.model, "%s", g.answer.model);
     c->note.prompt_tokens = g.usage.prompt_tokens;
     c->note.completion_tokens = g.usage.completion_tokens;
-    c->note.queue_ms = g.usage.queue_ms;
-    c->note.prefill_ms = g.usage.prefill_ms;
-    c->note.decode_ms = g.usage.decode_ms;
-    for (size_t i = 0; i < n && choices; i++) free(choices[i].text);
+    c->note.queue_ms = g.timings.queue_ms;
+    c->note.prefill_ms = g.timings.prompt_ms;
+    c->note.decode_ms = g.timings.predicted_ms;
+    for (size_t i = 0; i < n && choices; i++) {
+        free(choices[i].text);
+        free(choices[i].logprobs);
+    }
     free(choices);
     fo_buf_done(&g.out);
 }

@@ -134,6 +134,23 @@ void pd_error_note(const struct pd_error *x, struct pd_call *c) {
     if (rows[x->id].status >= 500) snprintf(c->note.why, sizeof c->note.why, "%.500s", x->message);
 }
 
+void pd_json_text(struct fo_buf *out, const char *text, size_t n) {
+    size_t plain = 0;
+    while (plain < n && (unsigned char)text[plain] >= 0x20 && (unsigned char)text[plain] < 0x7F && text[plain] != '"' && text[plain] != '\\') plain++;
+    if (plain == n) { /* most are: no objects for them */
+        fo_buf_putc(out, '"');
+        fo_buf_append(out, text, n);
+        fo_buf_putc(out, '"');
+        return;
+    }
+    json_t *s = json_stringn(text, n);
+    char *dump = s ? json_dumps(s, JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+    json_decref(s);
+    if (dump) fo_buf_puts(out, dump);
+    else out->failed = true;
+    free(dump);
+}
+
 void pd_error_reply(struct pd_call *c, const struct pd_error *x) {
     const struct pd_error_row *row = &rows[x->id];
     struct fo_buf body, head;

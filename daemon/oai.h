@@ -84,6 +84,9 @@ void pd_error_json(const struct pd_error *x, const char *request_id, struct fo_b
 /* Puts the error's code, and the text of one that is the server's fault, into the request's line of the log. */
 void pd_error_note(const struct pd_error *x, struct pd_call *c);
 
+/* A text [n] of UTF-8 as a JSON string, quotes included, appended to out; bytes that are no UTF-8 fail it. */
+void pd_json_text(struct fo_buf *out, const char *text, size_t n);
+
 /* Answers a call that has no answer yet with the error, Retry-After and x-should-retry included. */
 void pd_error_reply(struct pd_call *c, const struct pd_error *x);
 

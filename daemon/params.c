@@ -88,6 +88,10 @@ static const struct row rows[] = {
     { "seed", PD_API_BOTH, FN, .fn = get_seed, .doc = "A whole number; the same seed and request give the same text. Unset: a new one for each request." },
     { "stop", PD_API_BOTH, FN, .fn = get_stop, .doc = "A text or up to 16 texts of 1 to 256 bytes that end the answer and are not part of it." },
     { "n", PD_API_BOTH, INT64, 1, PD_MAX_CHOICES, AT(n), .doc = "Choices for each prompt, made one after the other (choice i uses seed + i)." },
+    { "logprobs", PD_API_CHAT, BOOL, AT(logprobs), .doc = "The log-probability of each token of the answer, in `logprobs` of its choice." },
+    { "top_logprobs", PD_API_CHAT, INT32, 0, PN_MAX_TOP_LOGPROBS, AT(n_top), .doc = "With logprobs: also the log-probabilities of this many of the likeliest tokens in each place." },
+    { "logprobs", PD_API_TEXT, INT32, 0, PN_MAX_TOP_LOGPROBS, AT(n_top),
+      .doc = "The log-probability of each token of the answer, and of this many of the likeliest in its place. Not with echo in this version." },
     { "echo", PD_API_TEXT, BOOL, AT(echo), .doc = "The answer begins with the prompt." },
     { "ignore_eos", PD_API_BOTH, BOOL, AT(ignore_end), .doc = "Goes on after the end token, up to max_tokens (for benchmarks)." },
     { "add_generation_prompt", PD_API_TEMPLATE | PD_API_TOKENIZE, BOOL, AT(add_generation_prompt), .doc = "The prompt ends where the answer begins, as a chat's does. Default true." },
@@ -101,8 +105,6 @@ static const struct row rows[] = {
     { "tool_choice", PD_API_CHAT, REFUSED, .off = "none", .doc = "Only none (and auto without tools)." },
     { "functions", PD_API_CHAT, REFUSED, .doc = "The old name of tools." },
     { "function_call", PD_API_CHAT, REFUSED, .off = "none", .doc = "The old name of tool_choice." },
-    { "logprobs", PD_API_BOTH, REFUSED, .doc = "Not in this version." },
-    { "top_logprobs", PD_API_CHAT, REFUSED, .doc = "Not in this version." },
     { "suffix", PD_API_TEXT, REFUSED, .doc = "Insertion is not in this version." },
     { "audio", PD_API_CHAT, REFUSED, .doc = "Text only." },
     { "web_search_options", PD_API_CHAT, REFUSED, .doc = "This server has no web search." },
@@ -409,7 +411,6 @@ static bool is_off(const struct row *r, const json_t *v, const json_t *root) {
     if (s && r->off && strcmp(s, r->off) == 0) return true;
     /* "auto" without tools asks for nothing */
     if (s && strcmp(r->name, "tool_choice") == 0 && strcmp(s, "auto") == 0) return json_array_size(json_object_get(root, "tools")) == 0;
-    if (strcmp(r->name, "logprobs") == 0 && json_is_integer(v)) return false; /* on completions 0 asks for the chosen token's */
     return json_is_null(v) || json_is_false(v) || (json_is_number(v) && json_number_value(v) == 0) || (s && !*s) ||
            (json_is_array(v) && json_array_size(v) == 0) || (json_is_object(v) && json_object_size(v) == 0);
 }
@@ -547,13 +548,17 @@ static bool cross_check(struct pd_params *p, struct pd_error *x) {
     p->has_max_tokens = p->max_tokens >= 0;
     if (p->n_prompts > 0 && (uint64_t)p->n * p->n_prompts > PD_MAX_CHOICES)
         return pd_error_set(x, PD_ERR_VALUE, "n", "'n' times the number of prompts is over %d choices.", PD_MAX_CHOICES);
+    if (chat && !p->logprobs && p->n_top > 0) return pd_error_set(x, PD_ERR_VALUE, "top_logprobs", "'top_logprobs' is only allowed with logprobs: true.");
+    if (chat) p->n_top = !p->logprobs ? -1 : p->n_top < 0 ? 0 : p->n_top;
+    if (p->echo && p->n_top >= 0)
+        return pd_error_set(x, PD_ERR_UNSUPPORTED, "logprobs", "'logprobs' with 'echo' is not honoured by this version: there are none of the prompt's tokens.");
     if (p->sampling.top_k < 0) p->sampling.top_k = 0;
     if (p->sampling.top_p < 1e-6f) p->sampling.top_p = 1e-6f; /* 0: the likeliest token alone */
     return true;
 }
 
 bool pd_params_parse(unsigned api, const char *body, size_t len, struct pd_params *ret, struct pd_error *x) {
-    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .sampling = pn_sampling_default, .add_generation_prompt = true };
+    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .n_top = -1, .sampling = pn_sampling_default, .add_generation_prompt = true };
     p.sampling.repeat_last_n = 64; /* without it a repeat_penalty would do nothing */
     const char *key;
     json_t *v;

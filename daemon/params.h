@@ -29,6 +29,8 @@ struct pd_params {
     struct json_t *root; /* owns what points into the body */
     const char *model;
     bool stream, include_usage, echo, ignore_end;
+    bool logprobs;  /* chat: asked for */
+    int32_t n_top;  /* log-probabilities: this many of the likeliest with each token; -1 = none are asked for */
     bool has_max_tokens;
     int64_t max_tokens, max_completion_tokens; /* -1 = unset */
     int64_t n, best_of;

@@ -10,6 +10,7 @@
 #include "daemon/metrics.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
+#include "daemon/sse.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/log.h"
 
@@ -164,6 +165,7 @@ void pd_routes_doc(struct fo_buf *out) {
     doc_params(out, PD_API_DETOKENIZE);
     fo_buf_puts(out, "\n## Fields of /apply-template\n\nThose of /v1/chat/completions, so that the same body can be sent, and:\n");
     doc_params(out, PD_API_TEMPLATE);
+    pd_sse_doc(out);
     fo_buf_puts(out, "\n## Streams\n\n`Content-Type: " "text/event-stream; charset=utf-8" "`, one JSON object a `data:` line, the end is `data: [DONE]`. The head is sent right after "
                      "admission; a silent stream carries the comment `: ping` every 10 seconds. With `stream_options.include_usage` one more chunk with empty `choices` "
                      "has the usage. An error in a stream is an event with an `error` object (with `request_id`), and no [DONE] follows.\n");

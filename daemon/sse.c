@@ -2,12 +2,11 @@
  * null but in the last chunk of a choice, and `choices` is a list even where it is empty. */
 #include "daemon/sse.h"
 
-#include <jansson.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "daemon/logprobs.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "engine/version.h"
@@ -24,63 +23,90 @@ void pd_answer_init(struct pd_answer *a, unsigned api, const char *model, bool u
              (unsigned)fo_rng_entropy());
 }
 
-static json_t *usage_object(const struct pn_usage *u) {
-    return json_pack("{s:I, s:I, s:I, s:{s:I}, s:{s:i}}", "prompt_tokens", (json_int_t)u->prompt_tokens, "completion_tokens",
-                     (json_int_t)u->completion_tokens, "total_tokens", (json_int_t)u->prompt_tokens + (json_int_t)u->completion_tokens,
-                     "prompt_tokens_details", "cached_tokens", (json_int_t)u->cached_tokens, "completion_tokens_details", "reasoning_tokens", 0);
+static void put_usage(const struct pn_usage *u, struct fo_buf *out) {
+    fo_buf_printf(out, "{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":%u},"
+                       "\"completion_tokens_details\":{\"reasoning_tokens\":0}}",
+                  u->prompt_tokens, u->completion_tokens, (unsigned long long)u->prompt_tokens + u->completion_tokens, u->cached_tokens);
 }
 
-/* The text of an object that is then freed; NULL (no memory) fails the buffer. */
-static void put(struct fo_buf *out, const char *before, json_t *obj, const char *after) {
-    char *text = obj ? json_dumps(obj, JSON_COMPACT) : NULL;
-    json_decref(obj);
-    if (!text) {
-        out->failed = true;
-        return;
+/* a / b, 0 where that says nothing. */
+static double rate(double a, double b) {
+    return b > 0 ? a / b : 0;
+}
+
+static void put_timings(const struct pd_timings *t, struct fo_buf *out) {
+    fo_buf_printf(out, "{\"cache_n\":%llu,\"prompt_n\":%llu,\"prompt_ms\":%.3f,\"prompt_per_token_ms\":%.3f,\"prompt_per_second\":%.3f,",
+                  (unsigned long long)t->cache_n, (unsigned long long)t->prompt_n, t->prompt_ms, rate(t->prompt_ms, (double)t->prompt_n),
+                  rate((double)t->prompt_n * 1e3, t->prompt_ms));
+    fo_buf_printf(out, "\"predicted_n\":%llu,\"predicted_ms\":%.3f,\"predicted_per_token_ms\":%.3f,\"predicted_per_second\":%.3f,\"queue_ms\":%.3f}",
+                  (unsigned long long)t->predicted_n, t->predicted_ms, rate(t->predicted_ms, (double)t->predicted_n),
+                  rate((double)t->predicted_n * 1e3, t->predicted_ms), t->queue_ms);
+}
+
+/* Everything up to the choices. */
+static void begin(const struct pd_answer *a, const char *object, struct fo_buf *out) {
+    fo_buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id, object, (long long)a->created);
+    pd_json_text(out, a->model, strlen(a->model));
+    fo_buf_printf(out, ",\"system_fingerprint\":\"pantheon-%s\",\"choices\":[", pn_build());
+}
+
+static void chunk_begin(const struct pd_answer *a, struct fo_buf *out) {
+    fo_buf_puts(out, "data: ");
+    begin(a, a->api == PD_API_CHAT ? "chat.completion.chunk" : "text_completion", out);
+}
+
+/* Both or neither may be NULL. */
+static void end(const struct pd_answer *a, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out) {
+    fo_buf_puts(out, "]");
+    if (usage) {
+        fo_buf_puts(out, ",\"usage\":");
+        put_usage(usage, out);
+    } else if (a->usage_asked) {
+        fo_buf_puts(out, ",\"usage\":null");
     }
-    fo_buf_puts(out, before);
-    fo_buf_puts(out, text);
-    fo_buf_puts(out, after);
-    free(text);
+    if (t) {
+        fo_buf_puts(out, ",\"timings\":");
+        put_timings(t, out);
+    }
+    fo_buf_puts(out, "}");
 }
 
-static json_t *envelope(const struct pd_answer *a, const char *object, json_t *choices) {
-    return json_pack("{s:s, s:s, s:I, s:s, s:s+, s:o}", "id", a->id, "object", object, "created", (json_int_t)a->created, "model", a->model,
-                     "system_fingerprint", "pantheon-", pn_build(), "choices", choices);
-}
-
-static const char *chunk_object(const struct pd_answer *a) {
-    return a->api == PD_API_CHAT ? "chat.completion.chunk" : "text_completion";
-}
-
-/* One chunk with one choice. */
-static void chunk(const struct pd_answer *a, json_t *choice, struct fo_buf *out) {
-    json_t *obj = envelope(a, chunk_object(a), json_pack("[o]", choice));
-    if (obj && a->usage_asked) json_object_set_new(obj, "usage", json_null());
-    put(out, "data: ", obj, "\n\n");
+/* A chunk with one choice; text NULL = an empty delta, logprobs NULL = null, finish NULL = not over. */
+static void chunk(const struct pd_answer *a, int64_t index, const char *text, size_t len, struct pd_logprobs *l, const char *finish,
+                  const struct pd_timings *t, struct fo_buf *out) {
+    bool chat = a->api == PD_API_CHAT;
+    chunk_begin(a, out);
+    fo_buf_printf(out, "{\"index\":%lld,%s", (long long)index, chat ? "\"delta\":{" : "\"text\":");
+    if (chat && text) fo_buf_puts(out, "\"content\":");
+    if (text || !chat) pd_json_text(out, text ? text : "", len);
+    fo_buf_puts(out, chat ? "},\"logprobs\":" : ",\"logprobs\":");
+    if (l) pd_logprobs_take(l, out);
+    else fo_buf_puts(out, "null");
+    if (finish) fo_buf_printf(out, ",\"finish_reason\":\"%s\"}", finish);
+    else fo_buf_puts(out, ",\"finish_reason\":null}");
+    end(a, NULL, t, out);
+    fo_buf_puts(out, "\n\n");
 }
 
 void pd_sse_role(const struct pd_answer *a, int64_t index, struct fo_buf *out) {
-    chunk(a, json_pack("{s:I, s:{s:s, s:s}, s:n, s:n}", "index", (json_int_t)index, "delta", "role", "assistant", "content", "", "logprobs", "finish_reason"),
-          out);
+    chunk_begin(a, out);
+    fo_buf_printf(out, "{\"index\":%lld,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}", (long long)index);
+    end(a, NULL, NULL, out);
+    fo_buf_puts(out, "\n\n");
 }
 
-void pd_sse_text(const struct pd_answer *a, int64_t index, const char *text, size_t len, struct fo_buf *out) {
-    json_t *t = json_stringn(text, len);
-    if (a->api == PD_API_CHAT) chunk(a, json_pack("{s:I, s:{s:o}, s:n, s:n}", "index", (json_int_t)index, "delta", "content", t, "logprobs", "finish_reason"), out);
-    else chunk(a, json_pack("{s:I, s:o, s:n, s:n}", "index", (json_int_t)index, "text", t, "logprobs", "finish_reason"), out);
+void pd_sse_text(const struct pd_answer *a, int64_t index, const char *text, size_t len, struct pd_logprobs *l, struct fo_buf *out) {
+    chunk(a, index, text, len, l, NULL, NULL, out);
 }
 
-void pd_sse_finish(const struct pd_answer *a, int64_t index, enum pn_finish finish, struct fo_buf *out) {
-    const char *f = finish_name(finish);
-    if (a->api == PD_API_CHAT) chunk(a, json_pack("{s:I, s:{}, s:n, s:s}", "index", (json_int_t)index, "delta", "logprobs", "finish_reason", f), out);
-    else chunk(a, json_pack("{s:I, s:s, s:n, s:s}", "index", (json_int_t)index, "text", "", "logprobs", "finish_reason", f), out);
+void pd_sse_finish(const struct pd_answer *a, int64_t index, enum pn_finish finish, const struct pd_timings *t, struct fo_buf *out) {
+    chunk(a, index, NULL, 0, NULL, finish_name(finish), t, out);
 }
 
-void pd_sse_usage(const struct pd_answer *a, const struct pn_usage *usage, struct fo_buf *out) {
-    json_t *obj = envelope(a, chunk_object(a), json_array());
-    if (obj) json_object_set_new(obj, "usage", usage_object(usage));
-    put(out, "data: ", obj, "\n\n");
+void pd_sse_usage(const struct pd_answer *a, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out) {
+    chunk_begin(a, out);
+    end(a, usage, t, out);
+    fo_buf_puts(out, "\n\n");
 }
 
 void pd_sse_error(const struct pd_error *x, const char *request_id, struct fo_buf *out) {
@@ -89,17 +115,33 @@ void pd_sse_error(const struct pd_error *x, const char *request_id, struct fo_bu
     fo_buf_puts(out, "\n\n");
 }
 
-void pd_whole(const struct pd_answer *a, const struct pd_choice *choices, size_t n, const struct pn_usage *usage, struct fo_buf *out) {
-    json_t *list = json_array();
+void pd_whole(const struct pd_answer *a, const struct pd_choice *choices, size_t n, const struct pn_usage *usage, const struct pd_timings *t,
+              struct fo_buf *out) {
+    bool chat = a->api == PD_API_CHAT;
+    begin(a, chat ? "chat.completion" : "text_completion", out);
     for (size_t i = 0; i < n; i++) {
-        json_t *text = json_stringn(choices[i].text ? choices[i].text : "", choices[i].len);
-        const char *f = finish_name(choices[i].finish);
-        json_t *c = a->api == PD_API_CHAT ? json_pack("{s:I, s:{s:s, s:o, s:n}, s:n, s:s}", "index", (json_int_t)i, "message", "role", "assistant", "content", text,
-                                                      "refusal", "logprobs", "finish_reason", f)
-                                          : json_pack("{s:I, s:o, s:n, s:s}", "index", (json_int_t)i, "text", text, "logprobs", "finish_reason", f);
-        if (!c || json_array_append_new(list, c)) out->failed = true;
+        const struct pd_choice *c = &choices[i];
+        fo_buf_printf(out, "%s{\"index\":%zu,%s", i ? "," : "", i, chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
+        pd_json_text(out, c->text ? c->text : "", c->len);
+        fo_buf_puts(out, chat ? ",\"refusal\":null},\"logprobs\":" : ",\"logprobs\":");
+        fo_buf_puts(out, c->logprobs ? c->logprobs : "null");
+        fo_buf_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(c->finish));
     }
-    json_t *obj = envelope(a, a->api == PD_API_CHAT ? "chat.completion" : "text_completion", list);
-    if (obj) json_object_set_new(obj, "usage", usage_object(usage));
-    put(out, "", obj, "");
+    end(a, usage, t, out);
+}
+
+void pd_sse_doc(struct fo_buf *out) {
+    fo_buf_puts(out, "\n## Log-probabilities\n\nWith `logprobs` a choice has, for each token of its answer, the natural logarithm of the probability that the model itself gives it: the "
+                     "log-softmax of its logits, before logit_bias, penalties, temperature, top_k, top_p and min_p shape the draw; and those of the likeliest tokens in its place, as many as asked, "
+                     "falling. -9999 is a token that cannot come.\n\n"
+                     "Chat: `{\"content\":[{\"token\",\"logprob\",\"bytes\",\"top_logprobs\":[{\"token\",\"logprob\",\"bytes\"}]}],\"refusal\":null}`. `bytes` put together are the text, also where a "
+                     "token is part of a character (its `token` then has `\\xNN` for such bytes); a control token has its name and no bytes (null).\n\n"
+                     "Completions: `{\"tokens\",\"token_logprobs\",\"top_logprobs\",\"text_offset\"}`, four lists of one length. `top_logprobs` are objects of token to number; the token of the answer is "
+                     "always among them, and of tokens that read the same the likeliest stays. `text_offset` counts characters of the choice's text. A token that is part of a character is written "
+                     "`bytes:\\xNN`.\n\n"
+                     "In a stream they come with the text of their token, and with text that was held back (an incomplete character, what might have become a stop text) when that comes. Neither the "
+                     "token that ends an answer nor one that a stop text cut away is told; one of which a part is shown is.\n"
+                     "\n## Timings\n\nEvery whole answer, and the last chunk of a stream (that of the usage where it is asked for), has `timings`, under llama-server's names and over all choices: `prompt_n` "
+                     "tokens of prompts computed in `prompt_ms`, `cache_n` more that were there already, `predicted_n` tokens of answers in `predicted_ms` (the first is part of `prompt_ms`), of both "
+                     "`_per_token_ms` and `_per_second`; and `queue_ms`, the wait for a turn.\n");
 }

@@ -1,8 +1,9 @@
 /* A request: see request.h (the reader's side) and request_worker.h (the worker's).
  *
  * Text travels through a ring of records: [length u16][token i32][bytes], wrapped byte by byte. A record holds at most
- * PN_CHUNK_BYTES, cut at a character; the first one of a token carries its id, the others -1. The beginning and the end of a
- * request are flags, not records, so they never wait for room.
+ * PN_CHUNK_BYTES, cut at a character; the first one of a token carries its id, the others -1. Log-probabilities are records of their own
+ * (a struct pn_logprobs as far as it is filled, its length marked), each in front of the text that it came out with. The beginning and
+ * the end of a request are flags, not records, so they never wait for room.
  *
  * What the worker has for the reader first stands in `out`. If the ring has no room for all of it, the request is paused: the
  * worker skips it in its steps until the reader has pulled. `out` is bounded because nothing is added to it while it holds
@@ -17,9 +18,11 @@
 #include "engine/wake.h"
 #include "foundry/base/clock.h"
 
-enum { HEAD_BYTES = 6, MAX_OUT_BYTES = 1 << 20 };
+enum { HEAD_BYTES = 6, MAX_OUT_BYTES = 1 << 20, IS_LOGPROBS = 0x8000 /* in a length */ };
 _Static_assert(HEAD_BYTES + PN_CHUNK_BYTES <= PN_RING_BYTES / 2, "the half that wakes a paused worker holds one full record");
-_Static_assert(PN_CHUNK_BYTES >= 4 && PN_CHUNK_BYTES <= UINT16_MAX, "a record holds a character and its length fits");
+_Static_assert(HEAD_BYTES + sizeof(struct pn_logprobs) <= PN_RING_BYTES / 2, "and one with all log-probabilities");
+_Static_assert(PN_CHUNK_BYTES >= 4, "a record holds a character");
+_Static_assert((int)PN_CHUNK_BYTES < (int)IS_LOGPROBS && sizeof(struct pn_logprobs) < IS_LOGPROBS, "the length of a record leaves room for the mark");
 
 /* --- making and freeing ---------------------------------------------------------------------- */
 static void request_free(struct pn_request *r) {
@@ -27,6 +30,7 @@ static void request_free(struct pn_request *r) {
     pthread_mutex_destroy(&r->lock);
     pn_sampler_free(r->sampler);
     pn_stop_free(r->stop);
+    pn_lp_free(r->lp);
     fo_buf_done(&r->piece);
     fo_buf_done(&r->out);
     pn_wake_unref(r->wake);
@@ -70,6 +74,7 @@ int pn_request_new(const struct pn_request_opts *o, uint32_t max_tokens, int32_t
     int rc = ok ? 0 : fo_fail(e, FO_ENOMEM, "no memory for a request of %u tokens", o->n_tokens);
     if (rc == 0) rc = pn_stop_new(o->stops, o->n_stops, &r->stop, e);
     if (rc == 0) rc = pn_sampler_new(&o->sampling, n_vocab, &r->sampler, e);
+    if (rc == 0 && o->logprobs) rc = pn_lp_new(o->n_top_logprobs, n_vocab, o->n_stops > 0, &r->lp, e);
     if (rc != 0) {
         request_free(r);
         return rc;
@@ -138,12 +143,14 @@ int pn_request_put(struct pn_request *r, const struct fo_tok *tok, int32_t id, b
     r->out_token = id;
     r->out_any = true;
     bool stopped = false;
+    if (r->lp) pn_lp_add(r->lp, id);
     if (tok && (r->want_text || r->stop)) {
         fo_detok_push(&r->detok, tok, id, false, &r->piece);
         stopped = pn_stop_push(r->stop, fo_buf_str(&r->piece), r->piece.len, &r->out);
         if (out_state(r, e) != 0) return e->code;
-        if (!r->want_text) fo_buf_clear(&r->out);
     }
+    if (r->lp) pn_lp_text(r->lp, fo_buf_str(&r->piece), r->piece.len, fo_buf_str(&r->out), r->out.len, r->detok.n_held > 0, stopped);
+    if (!r->want_text) fo_buf_clear(&r->out);
     *ret_stopped = stopped;
     return 0;
 }
@@ -153,24 +160,42 @@ int pn_request_put_rest(struct pn_request *r, struct fo_err *e) {
     fo_detok_end(&r->detok, &r->piece);
     size_t before = r->out.len;
     /* The last bytes may complete a stop string: then they go, and what stood before it stays. */
-    if (!pn_stop_push(r->stop, fo_buf_str(&r->piece), r->piece.len, &r->out)) pn_stop_end(r->stop, &r->out);
+    bool stopped = pn_stop_push(r->stop, fo_buf_str(&r->piece), r->piece.len, &r->out);
+    if (!stopped) pn_stop_end(r->stop, &r->out);
     if (out_state(r, e) != 0) return e->code;
+    if (r->lp) pn_lp_text(r->lp, fo_buf_str(&r->piece), r->piece.len, fo_buf_str(&r->out) + before, r->out.len - before, false, stopped);
     if (!r->want_text) fo_buf_clear(&r->out);
-    if (r->out.len > before) r->out_any = true;
+    if (r->out.len > before || (r->lp && pn_lp_due(r->lp))) r->out_any = true;
     return 0;
 }
 
-/* The next record of `out`: its text and token; false = nothing left. */
-static bool out_next(struct pn_request *r, const char **ret_text, size_t *ret_len, int32_t *ret_token) {
+/* One record. */
+struct record {
+    const void *bytes;
+    size_t len;
+    int32_t token;
+    bool logprobs;
+};
+
+/* The next record of what is on its way; false = nothing left. */
+static bool out_next(const struct pn_request *r, struct record *ret) {
+    const struct pn_logprobs *due = r->lp ? pn_lp_due(r->lp) : NULL;
     if (!r->out_any) return false;
-    *ret_text = fo_buf_str(&r->out) + r->out_off;
-    *ret_len = chunk_len(*ret_text, r->out.len - r->out_off, PN_CHUNK_BYTES);
-    *ret_token = r->out_token;
+    if (due) {
+        *ret = (struct record){ due, offsetof(struct pn_logprobs, top) + due->n_top * sizeof due->top[0], due->token.id, true };
+        return true;
+    }
+    const char *text = fo_buf_str(&r->out) + r->out_off;
+    *ret = (struct record){ text, chunk_len(text, r->out.len - r->out_off, PN_CHUNK_BYTES), r->out_token, false };
     return true;
 }
 
-static void out_advance(struct pn_request *r, size_t n) {
-    r->out_off += n;
+static void out_advance(struct pn_request *r, const struct record *taken) {
+    if (taken->logprobs) {
+        pn_lp_sent(r->lp);
+        return;
+    }
+    r->out_off += taken->len;
     r->out_token = -1;
     if (r->out_off < r->out.len) return;
     fo_buf_clear(&r->out);
@@ -179,22 +204,20 @@ static void out_advance(struct pn_request *r, size_t n) {
 }
 
 bool pn_request_flush(struct pn_request *r) {
-    const char *text;
-    size_t len;
-    int32_t token;
+    struct record rec;
     if (!r->out_any) return true;
     pthread_mutex_lock(&r->lock);
     r->paused = false;
-    while (out_next(r, &text, &len, &token)) {
-        if (PN_RING_BYTES - r->ring_used < HEAD_BYTES + len) {
+    while (out_next(r, &rec)) {
+        if (PN_RING_BYTES - r->ring_used < HEAD_BYTES + rec.len) {
             r->paused = true;
             break;
         }
-        uint16_t len16 = (uint16_t)len;
+        uint16_t len16 = (uint16_t)(rec.len | (rec.logprobs ? IS_LOGPROBS : 0));
         ring_write(r, &len16, sizeof len16);
-        ring_write(r, &token, sizeof token);
-        ring_write(r, text, len);
-        out_advance(r, len);
+        ring_write(r, &rec.token, sizeof rec.token);
+        ring_write(r, rec.bytes, rec.len);
+        out_advance(r, &rec);
     }
     pthread_cond_signal(&r->ready);
     bool all = !r->paused;
@@ -215,7 +238,13 @@ void pn_request_end(struct pn_request *r, enum pn_finish finish, const struct pn
 }
 
 /* --- the reader's side ----------------------------------------------------------------------- */
-static void show_text(struct pn_request *r, size_t len, int32_t token, struct pn_event *ret) {
+/* What was copied to r->text, or to r->logprobs, becomes the event. */
+static void show(struct pn_request *r, size_t len, int32_t token, bool logprobs, struct pn_event *ret) {
+    if (logprobs) {
+        ret->kind = PN_EV_LOGPROBS;
+        ret->logprobs = &r->logprobs;
+        return;
+    }
     r->text[len] = '\0';
     ret->kind = PN_EV_TEXT;
     ret->text = r->text;
@@ -236,18 +265,18 @@ static bool next_event(struct pn_request *r, struct pn_event *ret) {
         int32_t token;
         ring_read(r, &len, sizeof len);
         ring_read(r, &token, sizeof token);
-        ring_read(r, r->text, len);
-        show_text(r, len, token, ret);
+        bool logprobs = len & IS_LOGPROBS;
+        len &= IS_LOGPROBS - 1;
+        ring_read(r, logprobs ? (void *)&r->logprobs : r->text, len);
+        show(r, len, token, logprobs, ret);
         return true;
     }
     if (!r->ended) return false;
-    const char *text;
-    size_t len;
-    int32_t token;
-    if (!gone && out_next(r, &text, &len, &token)) {
-        memcpy(r->text, text, len);
-        out_advance(r, len);
-        show_text(r, len, token, ret);
+    struct record rec;
+    if (!gone && out_next(r, &rec)) {
+        memcpy(rec.logprobs ? (void *)&r->logprobs : r->text, rec.bytes, rec.len);
+        out_advance(r, &rec);
+        show(r, rec.len, rec.token, rec.logprobs, ret);
         return true;
     }
     ret->kind = r->err.code ? PN_EV_ERROR : PN_EV_DONE;

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/logprobs.h"
 #include "engine/sampler.h"
 
 struct fo_err;
@@ -23,6 +24,8 @@ struct pn_request_opts {
     const char *session;    /* reuse key of a conversation (its KV is kept when idle), or NULL; copied */
     const char *id;         /* request id for debug notes; copied */
     bool want_text;         /* detokenise (false: events carry token ids only) */
+    bool logprobs;          /* tell the log-probability of each token, and of the n_top_logprobs likeliest (at most PN_MAX_TOP_LOGPROBS) */
+    uint32_t n_top_logprobs;
     bool goes_on;           /* one more choice of an answer whose first was admitted: it is part of what runs already, so neither a
                              * full queue, nor its timeout, nor draining (but for the deadline) ends it half-way */
 };
@@ -30,6 +33,7 @@ struct pn_request_opts {
 enum pn_event_kind {
     PN_EV_TIMEOUT, /* nothing within timeout_ms; ask again */
     PN_EV_STARTED, /* left the queue: prefill begins */
+    PN_EV_LOGPROBS, /* one token's, in front of the event that has its text; only when asked for, and not for an end token */
     PN_EV_TEXT,    /* text and/or a token */
     PN_EV_DONE,    /* the last event: finish and usage are set */
     PN_EV_ERROR    /* the last event: err is set */
@@ -46,6 +50,7 @@ struct pn_event {
     enum pn_event_kind kind;
     const char *text; /* whole UTF-8 characters, NUL-terminated, may be ""; valid until the next call */
     size_t text_len;
+    const struct pn_logprobs *logprobs; /* of PN_EV_LOGPROBS; valid until the next call */
     int32_t token;    /* -1 = text that was held back (stop matching, an incomplete character) is now released */
     enum pn_finish finish;
     struct pn_usage usage;

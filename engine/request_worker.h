@@ -15,7 +15,7 @@ struct pn_stop;
 struct pn_wake;
 
 #ifdef FO_DEBUG
-enum { PN_RING_BYTES = 64, PN_CHUNK_BYTES = 24 }; /* small, so that wrap, split and pause run in every test */
+enum { PN_RING_BYTES = 512, PN_CHUNK_BYTES = 24 }; /* small, so that wrap, split and pause run in every test */
 #else
 enum { PN_RING_BYTES = 64 * 1024, PN_CHUNK_BYTES = 4096 };
 #endif
@@ -26,6 +26,7 @@ struct pn_request {
     int32_t *tokens;               /* [n_tokens] */
     struct pn_sampler *sampler;    /* worker */
     struct pn_stop *stop;          /* worker; NULL = none */
+    struct pn_lp *lp;              /* worker; NULL = not asked for */
     bool ignore_end, want_text, goes_on;
     char *session, *id; /* or NULL */
     struct pn_wake *wake;
@@ -42,7 +43,7 @@ struct pn_request {
     struct fo_buf out;
     size_t out_off;
     int32_t out_token; /* goes out with the first chunk; -1 = none or gone */
-    bool out_any;      /* something (if only a token without text) is on its way */
+    bool out_any;      /* something (if only a token without text) is on its way; what is due in lp goes in front of it */
 
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t ready;
@@ -55,6 +56,7 @@ struct pn_request {
     unsigned char ring[PN_RING_BYTES];
 
     char text[PN_CHUNK_BYTES + 1]; /* the reader's: what the last event shows */
+    struct pn_logprobs logprobs;   /* the same */
 };
 
 /* Copies what opts points to. max_tokens is the granted count. Parameters are checked (FO_EINVAL names the field); token ids

@@ -18,13 +18,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/floats.h"
 #include "foundry/base/err.h"
 
 const struct pn_sampling pn_sampling_default = { .temperature = 1, .top_p = 1, .repeat_penalty = 1 };
 
 enum {
     MAX_LAST_N = 1 << 20,
-    LANES = 8,  /* sums and maxima that a vector may carry side by side */
     BLOCK = 128 /* ids whose largest weight is kept: a distribution is peaked, so most blocks lie below every bound */
 };
 static const float MIN_TEMPERATURE = 1e-5F; /* below it the draw is greedy but for exact ties: taken as 0 */
@@ -140,42 +140,6 @@ void pn_sampler_accept(struct pn_sampler *s, int32_t id, int generated) {
 }
 
 /* --- the chain ------------------------------------------------------------------------------- */
-static inline uint32_t bits_of(float f) {
-    uint32_t bits;
-    memcpy(&bits, &f, sizeof bits);
-    return bits;
-}
-
-static inline float float_of(uint32_t bits) {
-    float f;
-    memcpy(&f, &bits, sizeof f);
-    return f;
-}
-
-/* e^x for x <= 0: x = n ln2 + r, |r| <= ln2/2, a Taylor polynomial for e^r (its error is below half a unit in the last place of
- * float), and n put into the exponent. 0 for NaN and below -87, where floats would become subnormal. Only IEEE additions and
- * multiplications, so every host gives the same bits; no branch, so that compilers make vectors of it. */
-static inline float exp_fixed(float x) {
-    const float shift = 12582912.0F; /* 1.5 * 2^23: adding it rounds to an integer */
-    const uint32_t minus_87 = 0xC2AE0000U, bits = bits_of(x);
-    uint32_t in = (bits & 0x7FFFFFFFU) < (minus_87 & 0x7FFFFFFFU) ? UINT32_MAX : 0;
-    float low = float_of((bits & in) | (minus_87 & ~in));
-    float t = low * 1.44269504F + shift;
-    float n = t - shift;
-    float r = low - n * 0.693359375F; /* ln2 in two parts: the first is exact in few bits */
-    r = r + n * 2.12194440e-4F;
-    float y = 1.0F / 5040;
-    y = y * r + 1.0F / 720;
-    y = y * r + 1.0F / 120;
-    y = y * r + 1.0F / 24;
-    y = y * r + 1.0F / 6;
-    y = y * r + 0.5F;
-    y = y * r + 1.0F;
-    y = y * r + 1.0F;
-    float scale = float_of(((uint32_t)((int32_t)n + 127)) << 23);
-    return float_of(bits_of(y * scale) & in);
-}
-
 static void penalise(const struct pn_sampler *s, float *logits) {
     const struct pn_sampling *p = &s->p;
     for (int32_t i = 0; i < p->n_bias; i++) {
@@ -190,28 +154,12 @@ static void penalise(const struct pn_sampler *s, float *logits) {
             if (s->written[i]) logits[i] -= p->presence_penalty + p->frequency_penalty * (float)s->written[i];
 }
 
-static double fold(const double sum[LANES]) {
-    return ((sum[0] + sum[4]) + (sum[2] + sum[6])) + ((sum[1] + sum[5]) + (sum[3] + sum[7]));
-}
-
-/* The largest of x [n], or -infinity; NaN counts as -infinity. */
-static float largest_of(const float *x, int32_t n) {
-    float max[LANES];
-    for (int j = 0; j < LANES; j++) max[j] = -INFINITY;
-    int32_t i = 0;
-    for (; i + LANES <= n; i += LANES)
-        for (int j = 0; j < LANES; j++) max[j] = x[i + j] > max[j] ? x[i + j] : max[j];
-    for (; i < n; i++) max[0] = x[i] > max[0] ? x[i] : max[0];
-    for (int j = 1; j < LANES; j++) max[0] = max[j] > max[0] ? max[j] : max[0];
-    return max[0];
-}
-
 /* The largest logit, the lowest id among equals; -1 when all are NaN or -infinity. */
 static int32_t largest(const struct pn_sampler *s, const float *logits) {
     float max = -INFINITY;
     int32_t first = 0;
     for (int32_t lo = 0; lo < s->n_vocab; lo += BLOCK) {
-        float top = largest_of(logits + lo, s->n_vocab - lo < BLOCK ? s->n_vocab - lo : BLOCK);
+        float top = pn_largest_of(logits + lo, s->n_vocab - lo < BLOCK ? s->n_vocab - lo : BLOCK);
         if (top > max) max = top, first = lo;
     }
     if (max == -INFINITY) return -1;
@@ -222,17 +170,17 @@ static int32_t largest(const struct pn_sampler *s, const float *logits) {
 /* Logits become weights, e^((logit - max) / temperature), with the largest of each block in s->tops; returns their sum. */
 static double weigh(struct pn_sampler *s, float *logits, float max) {
     float inverse = 1.0F / s->p.temperature;
-    double sum[LANES] = { 0 };
+    double sum[PN_LANES] = { 0 };
     for (int32_t lo = 0; lo < s->n_vocab; lo += BLOCK) {
         int32_t n = s->n_vocab - lo < BLOCK ? s->n_vocab - lo : BLOCK, i = 0;
         float *w = logits + lo;
-        for (int32_t j = 0; j < n; j++) w[j] = exp_fixed((w[j] - max) * inverse);
-        s->tops[lo / BLOCK] = largest_of(w, n);
-        for (; i + LANES <= n; i += LANES)
-            for (int j = 0; j < LANES; j++) sum[j] += (double)w[i + j];
+        for (int32_t j = 0; j < n; j++) w[j] = pn_exp_fixed((w[j] - max) * inverse);
+        s->tops[lo / BLOCK] = pn_largest_of(w, n);
+        for (; i + PN_LANES <= n; i += PN_LANES)
+            for (int j = 0; j < PN_LANES; j++) sum[j] += (double)w[i + j];
         for (int j = 0; i < n; i++, j++) sum[j] += (double)w[i];
     }
-    return fold(sum);
+    return pn_fold(sum);
 }
 
 /* Where the next block with a weight of `least` or more begins, from `lo` on; n_vocab or more when there is none. */
@@ -250,17 +198,17 @@ static int32_t block_end(const struct pn_sampler *s, int32_t lo) {
 
 /* The sum of the weights above `above`, or how many they are. */
 static double sum_above(const struct pn_sampler *s, const float *w, float above, bool by_count) {
-    double sum[LANES] = { 0 };
+    double sum[PN_LANES] = { 0 };
     for EACH_BLOCK(lo, s, above) {
         int32_t i = lo, hi = block_end(s, lo);
-        for (; i + LANES <= hi; i += LANES)
-            for (int j = 0; j < LANES; j++) {
+        for (; i + PN_LANES <= hi; i += PN_LANES)
+            for (int j = 0; j < PN_LANES; j++) {
                 float here = w[i + j] > above ? w[i + j] : 0;
                 sum[j] += (double)(by_count ? (float)(here > 0) : here);
             }
         for (; i < hi; i++) sum[0] += w[i] > above ? (by_count ? 1.0 : (double)w[i]) : 0;
     }
-    return fold(sum);
+    return pn_fold(sum);
 }
 
 /* A weight below all that a prefix which adds up to `goal` needs (see bound); not below `tiny`. Most of the sum lies in few weights, so a
@@ -272,11 +220,11 @@ static float below_prefix(const struct pn_sampler *s, const float *w, bool by_co
 }
 
 static inline uint64_t key_of(float w, int32_t id) {
-    return (uint64_t)bits_of(w) << 32 | (UINT32_MAX - (uint32_t)id); /* positive floats order as their bits do */
+    return (uint64_t)pn_bits_of(w) << 32 | (UINT32_MAX - (uint32_t)id); /* positive floats order as their bits do */
 }
 
 static inline double weight_of(uint64_t key) {
-    return (double)float_of((uint32_t)(key >> 32));
+    return (double)pn_float_of((uint32_t)(key >> 32));
 }
 
 /* Parts keys[lo, hi), at least two and all different, into a higher and a lower part, neither empty; returns where the lower one
@@ -345,7 +293,7 @@ static uint64_t bound(struct pn_sampler *s, const float *w, float above, uint64_
 }
 
 static inline float at_least_of(uint64_t key) {
-    return float_of((uint32_t)(key >> 32));
+    return pn_float_of((uint32_t)(key >> 32));
 }
 
 /* The sum of the weights whose keys are from `least` on, in order of ids. */

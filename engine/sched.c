@@ -637,6 +637,7 @@ static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *log
     for (uint32_t i = lo; i < lo + n; i++) {
         if (s->items[i].want == PN_WANT_NONE) continue;
         struct slot *sl = &s->slots[s->item_slot[i]];
+        if (sl->r->lp) pn_lp_see(sl->r->lp, logits);
         token_chosen(s, sl, pn_sampler_pick(sl->r->sampler, logits), logits);
         logits += s->info->n_vocab;
     }

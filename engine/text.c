@@ -11,6 +11,7 @@
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "foundry/tok.h"
+#include "foundry/unicode.h"
 
 /* NULL, with *e set, when the model has no tokenizer. */
 static const struct fo_tok *need_tokenizer(const struct pn_model *m, struct fo_err *e) {
@@ -83,4 +84,25 @@ int pn_text_decode(const struct pn_model *m, const int32_t *ids, size_t n, bool 
     for (size_t i = 0; i < n; i++) fo_tok_piece(t, ids[i], special, out);
     if (out->failed) return fo_fail(e, FO_ENOMEM, "no memory for the text of %zu tokens", n);
     return FO_OK;
+}
+
+bool pn_text_token(const struct pn_model *m, int32_t id, struct fo_buf *bytes, struct fo_buf *name) {
+    const struct fo_tok *t = pn_model_tok(m);
+    struct fo_buf raw;
+    bool whole = true;
+    if (!t) return true;
+    fo_buf_init(&raw, SIZE_MAX / 4);
+    fo_tok_piece(t, id, false, bytes);
+    fo_tok_piece(t, id, true, &raw);
+    for (size_t i = 0, len; i < raw.len; i += len) {
+        if (fo_utf8_next(raw.data + i, raw.len - i, &len) != FO_UNICODE_END) {
+            fo_buf_append(name, raw.data + i, len);
+            continue;
+        }
+        whole = false;
+        for (size_t k = 0; k < len; k++) fo_buf_printf(name, "\\x%02x", (unsigned char)raw.data[i + k]);
+    }
+    if (raw.failed) name->failed = true;
+    fo_buf_done(&raw);
+    return whole;
 }

@@ -25,3 +25,8 @@ int pn_text_encode_chat(const struct pn_model *m, const struct pn_chat_input *in
 
 /* Ids to bytes, appended to out (which may hold invalid UTF-8 where the ids do); FO_EINVAL names the first id out of range. */
 int pn_text_decode(const struct pn_model *m, const int32_t *ids, size_t n, bool special, struct fo_buf *out, struct fo_err *e);
+
+/* One token: its bytes as they stand in running text, appended to `bytes` (a control token has none there), and a name for it that is
+ * UTF-8, appended to `name`: the same with \xNN for each byte that is not part of a whole character, or a control token's own text. True
+ * when the name is the text as it is. Nothing without a tokenizer. */
+bool pn_text_token(const struct pn_model *m, int32_t id, struct fo_buf *bytes, struct fo_buf *name);

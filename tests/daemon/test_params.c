@@ -87,6 +87,34 @@ static void takes_the_sampling_fields(void **state) {
     pd_params_done(&p);
 }
 
+static void takes_log_probabilities_in_both_forms(void **state) {
+    (void)state;
+    static const struct {
+        unsigned api;
+        const char *fields;
+        int n_top; /* -1 = none */
+    } rows[] = {
+        { PD_API_CHAT, "", -1 },
+        { PD_API_CHAT, ",\"logprobs\":false", -1 },
+        { PD_API_CHAT, ",\"logprobs\":false,\"top_logprobs\":0", -1 },
+        { PD_API_CHAT, ",\"top_logprobs\":null,\"logprobs\":true", 0 },
+        { PD_API_CHAT, ",\"logprobs\":true,\"top_logprobs\":0", 0 },
+        { PD_API_CHAT, ",\"top_logprobs\":20,\"logprobs\":true", 20 },
+        { PD_API_TEXT, "", -1 },
+        { PD_API_TEXT, ",\"logprobs\":null,\"echo\":true", -1 },
+        { PD_API_TEXT, ",\"logprobs\":0", 0 },
+        { PD_API_TEXT, ",\"logprobs\":5.0", 5 },
+        { PD_API_TEXT, ",\"logprobs\":20,\"echo\":false", 20 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[256];
+        snprintf(body, sizeof body, "{%s%s}", rows[i].api == PD_API_CHAT ? MESSAGES : "\"model\":\"m\",\"prompt\":\"a\"", rows[i].fields);
+        struct pd_params p = take(rows[i].api, body);
+        assert_int_equal(p.n_top, rows[i].n_top);
+        pd_params_done(&p);
+    }
+}
+
 static void takes_null_as_unset(void **state) {
     (void)state;
     struct pd_params p = take(PD_API_CHAT, "{" MESSAGES ",\"temperature\":null,\"max_tokens\":null,\"stop\":null,\"stream\":null,\"stream_options\":null,\"n\":null,\"tools\":null,"
@@ -394,6 +422,7 @@ int main(void) {
         cmocka_unit_test(refuses_each_malformed_request_by_its_place),
         cmocka_unit_test(never_words_a_refusal_as_an_overflow),
         cmocka_unit_test(takes_the_sampling_fields),
+        cmocka_unit_test(takes_log_probabilities_in_both_forms),
         cmocka_unit_test(takes_null_as_unset),
         cmocka_unit_test(takes_the_harmless_fields),
         cmocka_unit_test(takes_every_form_of_prompt),

@@ -104,6 +104,7 @@ def check_chunk(c):
     assert chat or c["object"] == "text_completion"
     for choice in c["choices"]:
         assert isinstance(choice["index"], int)
+        check_logprobs(choice["logprobs"], chat)
         assert choice["finish_reason"] in (None, "stop", "length", "tool_calls", "content_filter", "function_call")
         if chat:
             assert set(choice["delta"]) <= {"role", "content"}, choice
@@ -115,6 +116,17 @@ def check_chunk(c):
     if c.get("usage") is not None:
         check_usage(c["usage"])
         assert c["choices"] == []
+
+
+def check_logprobs(p, chat):
+    if p is None:
+        return
+    if not chat:
+        assert set(p) == {"tokens", "token_logprobs", "top_logprobs", "text_offset"} and len({len(x) for x in p.values()}) == 1
+        return
+    assert set(p) == {"content", "refusal"} and p["refusal"] is None
+    for e in [x for e in p["content"] for x in (e, *e["top_logprobs"])]:
+        assert isinstance(e["token"], str) and e["logprob"] <= 0 and (e["bytes"] is None or all(0 <= b < 256 for b in e["bytes"]))
 
 
 def check_usage(u):

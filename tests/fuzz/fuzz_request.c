@@ -31,7 +31,7 @@ static void body(unsigned api, const char *text, size_t n) {
     struct pd_params p;
     struct pd_error x;
     if (pd_params_parse(api, text, n, &p, &x)) {
-        if ((!p.model && !(api & PD_API_NO_ANSWER)) || p.n < 1) __builtin_trap();
+        if ((!p.model && !(api & PD_API_NO_ANSWER)) || p.n < 1 || p.n_top < -1 || p.n_top > PN_MAX_TOP_LOGPROBS) __builtin_trap();
         if (api & PD_API_CHAT ? !p.messages_json : api == PD_API_TOKENIZE ? !p.messages_json == (p.n_prompts == 0) : p.n_prompts == 0) __builtin_trap();
         pd_params_check_ids(&p, 1000, &x);
         pd_params_done(&p);

@@ -144,6 +144,7 @@ bool test_take(struct pn_request *r, int timeout_ms, struct test_answer *a, enum
     switch (ev.kind) {
     case PN_EV_TIMEOUT: return true;
     case PN_EV_STARTED: assert_false(a->started); a->started = true; return true;
+    case PN_EV_LOGPROBS: assert_non_null(ev.logprobs); return true;
     case PN_EV_TEXT:
         assert_true(a->started);
         assert_true(a->len + ev.text_len < sizeof a->text);
