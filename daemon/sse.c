@@ -55,7 +55,7 @@ static void chunk_begin(const struct pd_answer *a, struct fo_buf *out) {
     begin(a, a->api == PD_API_CHAT ? "chat.completion.chunk" : "text_completion", out);
 }
 
-/* Both or neither may be NULL. */
+/* Everything behind the choices; either may be NULL. */
 static void end(const struct pd_answer *a, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out) {
     fo_buf_puts(out, "]");
     if (usage) {
