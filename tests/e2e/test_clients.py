@@ -1,0 +1,138 @@
+"""LangChain's ChatOpenAI and LiteLLM as their users call them, `make check-clients`: they need an environment of their own (clients.txt), for
+LiteLLM wants another version of `openai` than the newest. Then the bodies and habits of clients that are no Python: what the AI SDK sends for
+opencode, read as its parser reads, and Open WebUI's polling, titles in parallel and streams that it drops."""
+import concurrent.futures
+import json
+import os
+
+import pytest
+
+from conftest import Stream, manifest, wait_for
+
+os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would fetch a list of prices
+HELLO = [{"role": "user", "content": "Hello"}]
+
+
+# --- LangChain ---
+
+
+@pytest.fixture
+def chain(daemon):
+    langchain = pytest.importorskip("langchain_openai", reason="`make check-clients` has it")
+
+    def make(**fields):
+        return langchain.ChatOpenAI(base_url=f"http://127.0.0.1:{daemon.port}/v1", api_key="none", max_retries=0, **{"model": "tiny", "temperature": 0, "max_tokens": 12, **fields})
+
+    return make
+
+
+def test_langchain_gets_whole_answers_and_streams_that_say_the_same(chain, daemon):
+    whole = chain().invoke("Hello")
+    want = daemon.chat(max_completion_tokens=12, temperature=0).json
+    assert whole.content == want["choices"][0]["message"]["content"]
+    assert whole.usage_metadata["total_tokens"] == want["usage"]["total_tokens"]
+    assert whole.response_metadata["finish_reason"] == want["choices"][0]["finish_reason"]
+    assert "".join(c.content for c in chain().stream("Hello")) == whole.content
+
+
+def test_langchain_streams_usage_when_asked(chain):
+    chunks = list(chain(stream_usage=True).stream("Hello"))
+    usage = [c.usage_metadata for c in chunks if c.usage_metadata]
+    assert len(usage) == 1 and usage[0]["output_tokens"] > 0
+    assert not [c for c in chain(stream_usage=False).stream("Hello") if c.usage_metadata]
+
+
+def test_langchain_runs_a_batch_and_a_conversation_with_a_system_message(chain):
+    assert len({m.content for m in chain().batch(["Hello", "Hello", "Hello"])}) == 1
+    r = chain(stop=["\n\n\n\n"], seed=7, top_p=0.9, frequency_penalty=0.1).invoke([("system", "Be brief."), ("human", "Hello"), ("ai", "Hi"), ("human", "Bye")])
+    assert isinstance(r.content, str)
+
+
+def test_langchain_sees_typed_errors(chain):
+    import openai
+
+    with pytest.raises(openai.NotFoundError):
+        chain(model="absent").invoke("Hello")
+    with pytest.raises(openai.BadRequestError) as e:
+        chain(max_tokens=100000).invoke("Hello " * 400)
+    assert e.value.code == "context_length_exceeded"
+
+
+# --- LiteLLM ---
+
+
+@pytest.fixture
+def lite(daemon):
+    litellm = pytest.importorskip("litellm", reason="`make check-clients` has it")
+    litellm.telemetry = False
+
+    def ask(**fields):
+        how = {"model": "openai/tiny", "messages": HELLO, "api_base": f"http://127.0.0.1:{daemon.port}/v1", "api_key": "none", "num_retries": 0, "temperature": 0, "max_tokens": 12}
+        return litellm.completion(**{**how, **fields})
+
+    ask.module = litellm
+    return ask
+
+
+def test_litellm_gets_whole_answers_and_streams_that_say_the_same(lite, daemon):
+    want = daemon.chat(max_tokens=12, temperature=0).json
+    r = lite()
+    assert r.choices[0].message.content == want["choices"][0]["message"]["content"]
+    assert r.usage.total_tokens == want["usage"]["total_tokens"]
+    chunks = list(lite(stream=True, stream_options={"include_usage": True}))
+    assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == r.choices[0].message.content
+    assert [c.usage.total_tokens for c in chunks if getattr(c, "usage", None)][-1] == r.usage.total_tokens
+
+
+def test_litellm_sees_typed_errors(lite):
+    with pytest.raises(lite.module.exceptions.ContextWindowExceededError):
+        lite(messages=[{"role": "user", "content": "Hello " * 400}])
+    with pytest.raises(lite.module.exceptions.NotFoundError):
+        lite(model="openai/absent")
+
+
+# --- opencode, by the AI SDK's openai-compatible provider ---
+
+
+def test_what_the_ai_sdk_sends_is_answered_as_its_parser_reads(daemon):
+    body = {"model": "tiny", "max_tokens": 24, "temperature": 0, "top_p": 1, "stream": True, "stream_options": {"include_usage": True},
+            "messages": [{"role": "system", "content": "You are opencode."}, {"role": "user", "content": [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]}]}
+    s = Stream(daemon, "/v1/chat/completions", body)
+    assert s.status == 200 and s.headers["content-type"].startswith("text/event-stream")
+    text, finish, usage, role, model = "", None, None, None, set()
+    for e in s.events():
+        if not isinstance(e, dict):
+            continue
+        # its schema: id, created and model may be missing or null; choices is a list; delta, usage and finish_reason may be null
+        assert isinstance(e["choices"], list)
+        model.add(e["model"])
+        usage = e.get("usage") or usage
+        for c in e["choices"]:
+            role = c["delta"].get("role", role)
+            text += c["delta"].get("content") or ""
+            assert finish is None or c["finish_reason"] is None, "one end"
+            finish = c["finish_reason"] or finish
+    assert role == "assistant" and finish in ("stop", "length") and model == {"tiny"}
+    assert usage["prompt_tokens"] > 0 and usage["prompt_tokens_details"]["cached_tokens"] >= 0
+    whole = daemon.post("/v1/chat/completions", {k: v for k, v in body.items() if not k.startswith("stream")})
+    assert whole.json["choices"][0]["message"]["content"] == text
+
+
+# --- Open WebUI ---
+
+
+def test_open_webuis_habits(models, start):
+    d = start(manifest(("slow", models["slow"], "max_concurrent: 2\nmax_sessions: 2")))
+    chat = {"model": "slow", "messages": HELLO, "stream": True, "max_tokens": 2000}
+    title = {"model": "slow", "messages": [{"role": "user", "content": "A title, please"}], "stream": False, "max_completion_tokens": 8}
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        dropped = [Stream(d, "/v1/chat/completions", chat) for _ in range(3)]
+        titles = [pool.submit(d.post, "/v1/chat/completions", title) for _ in range(2)]
+        lists = [pool.submit(d.get, "/v1/models") for _ in range(20)]
+        assert all(f.result().json["data"][0]["id"] == "slow" for f in lists), "the list answers while all is busy"
+        for s in dropped:
+            s.close()  # the user pressed stop
+        assert all(f.result().json["choices"][0]["finish_reason"] for f in titles)
+    wait_for(lambda: d.idle("slow"), 20)
+    assert d.counters("slow")["cancelled"] == 3
+    assert json.loads(d.get("/v1/models/slow").body)["id"] == "slow"
