@@ -207,11 +207,11 @@ static json_t *parameters(struct build *b, const struct pd_route *r) {
 }
 
 static json_t *responses(struct build *b, const struct pd_route *r) {
-    json_t *schema = NULL, *content = json_object(), *all = json_object();
+    const char *schema = J({"type":"object"});
+    json_t *content = json_object(), *all = json_object();
     for (int i = 0; i < N_ANSWERS; i++)
-        if (strcmp(answers[i].path, r->path) == 0) schema = fragment(answers[i].schema);
-    if (!schema) schema = json_pack("{s:s}", "type", "object");
-    set(b, content, r->type ? r->type : "application/json", json_pack("{s:o}", "schema", schema));
+        if (strcmp(answers[i].path, r->path) == 0) schema = answers[i].schema;
+    set(b, content, r->type ? r->type : "application/json", json_pack("{s:o}", "schema", fragment(schema)));
     if (r->fields == PD_API_CHAT || r->fields == PD_API_TEXT)
         set(b, content, "text/event-stream",
             json_pack("{s:{s:s, s:s}}", "schema", "type", "string", "description",
