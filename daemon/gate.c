@@ -282,12 +282,12 @@ static void say(const struct pd_call *c) {
 void pd_gate_done(void *ctx, struct pd_call *c) {
     struct pd_app *app = ctx;
     struct pd_gate *g = app->gate;
-    if (c->held_link) {
-        pthread_mutex_lock(&g->lock);
+    pthread_mutex_lock(&g->lock);
+    if (c->held_link) { /* its neighbours in the list write there too */
         *c->held_link = c->held;
         if (c->held) c->held->held_link = c->held_link;
         pthread_cond_broadcast(&g->left);
-        pthread_mutex_unlock(&g->lock);
     }
+    pthread_mutex_unlock(&g->lock);
     say(c);
 }
