@@ -94,6 +94,13 @@ def test_text_that_is_held_back_keeps_its_tokens(says, stop, shown):
     assert all(e.logprob == 0 for e in entries)
 
 
+@pytest.mark.parametrize("n,stop,text", [(3, None, "na\ufffd"), (13, None, "naïve → \ufffd"), (19, "STOP", "naïve → 😀 STO"), (2, "nab", "na")])
+def test_an_answer_that_max_tokens_ends_within_a_character_or_a_stop_text_tells_all(says, n, stop, text):
+    got, entries, finish = chat(says, max_tokens=n, temperature=0, **({"stop": stop} if stop else {}))
+    assert (got, finish) == (text, "length")
+    assert bytes(b for e in entries for b in e.bytes) == SAYS.encode()[:n]
+
+
 def complete(d, prompt="ab", **fields):
     ask = dict(model="tiny", prompt=prompt, **fields)
     whole = client(d).completions.create(**ask).choices[0]
