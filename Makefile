@@ -215,12 +215,12 @@ $(VENV)/.made: tests/e2e/requirements.txt
 	$(Q)rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
 e2e: $(VENV)/.made $(B)/pantheond $(B)/pantheon-reconcile $(B)/pantheon-$(BACKEND) $(B)/tests/gen/tiny $(B)/tests/gen/script
 	$(Q)B=$(B) $(if $(SOAK_SECONDS),SOAK_SECONDS=$(SOAK_SECONDS) SOAK_CLIENTS=$(SOAK_CLIENTS)) $(VENV)/bin/python -m pytest -c tests/e2e/pytest.ini tests/e2e $(PYTEST_ARGS)
-# LangChain and LiteLLM, in a venv of their own.
+# LangChain and LiteLLM, and schemathesis over /openapi.json, in a venv of their own.
 CLIENTS := $(O)/venv-clients
 $(CLIENTS)/.made: tests/e2e/clients.txt
 	$(Q)rm -rf $(CLIENTS) && $(PYTHON) -m venv $(CLIENTS) && $(CLIENTS)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
 check-clients: $(CLIENTS)/.made $(B)/pantheond $(B)/tests/gen/tiny $(B)/tests/gen/script
-	$(Q)B=$(B) $(CLIENTS)/bin/python -m pytest -c tests/e2e/pytest.ini -W ignore tests/e2e/test_clients.py $(PYTEST_ARGS)
+	$(Q)B=$(B) $(CLIENTS)/bin/python -m pytest -c tests/e2e/pytest.ini -W ignore tests/e2e/test_clients.py tests/e2e/test_schema.py $(PYTEST_ARGS)
 # Ten minutes of 64 clients, then the same under AddressSanitizer.   FLAVOUR=tsan: under ThreadSanitizer, for races
 soak:
 	$(Q)for f in $(if $(filter tsan,$(FLAVOUR)),tsan,release asan); do \
@@ -254,7 +254,7 @@ help:
 	@echo 'make check-goldens   every reference case that this build can run (GOLDENS=DIR: of another folder than tests/data/goldens)'
 	@echo 'make check-vocabs  real vocabularies against llama.cpp'"'"'s test texts (fetches 77 MB once; VOCABS=DIR)'
 	@echo 'make check-arm     cross-compiles for 64-bit Arm and tests that build under an emulator (Debian; QUICK=1: the most important)'
-	@echo 'make check-clients LangChain and LiteLLM against the daemon, in a venv of their own'
+	@echo 'make check-clients LangChain, LiteLLM and schemathesis against the daemon, in a venv of their own'
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
 	@echo 'make bench-peers   against llama.cpp and ik_llama.cpp, in alternation (PEERS=DIR PEER_IK=DIR PEERS_ARGS="--rows PATTERN --help")'
 	@echo 'make lint bench fuzz soak install clean   (soak: many clients for ten minutes; fuzz: each fuzzer for FUZZ_SECONDS=60)'
