@@ -9,7 +9,11 @@
 #define INLINE static __attribute__((noinline, unused)) /* an emulated instruction is dozens of lines: one copy of each template will do */
 #else
 #include <immintrin.h>
+#ifdef __SANITIZE_ADDRESS__
+#define INLINE static inline __attribute__((unused)) /* checks around every load make one inlined strip a compiler's minutes */
+#else
 #define INLINE static inline __attribute__((always_inline))
+#endif
 #endif
 
 INLINE __m128i load16(const void *p) {
