@@ -5,6 +5,9 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "foundry/dtype.h"
+#include "foundry/quant.h"
+
 #ifdef FO_EMULATE_AVX512
 #define INLINE static __attribute__((noinline, unused)) /* an emulated instruction is dozens of lines: one copy of each template will do */
 #else
@@ -72,6 +75,10 @@ INLINE float fold4(__m128 v) {
     return _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)));
 }
 
+/* Token n's sums of the group's blocks v[n], and its result: names as the dots of blocks of 256 have them. */
+#define FOLD_FOUR(n) if (n < T) f##n = add_four(f##n, v[n], d, x##n.d + group, there);
+#define OUT_FOUR(n) if (n < T) y[n * y_stride + (size_t)r] = fold4(f##n);
+
 /* 2^(e - 128) by bits; exponents 0 and 1 are subnormal floats. */
 INLINE __m256 powers(__m256i e) {
     const __m256i one = _mm256_set1_epi32(1);
@@ -95,5 +102,44 @@ INLINE __m128i scales_q45_k(const void *packed) {
     __m128i low = _mm_and_si128(_mm_srlv_epi32(_mm_shuffle_epi32(v, 0x98), _mm_setr_epi32(0, 0, 0, 4)),
                                 _mm_setr_epi32(0x3F3F3F3F, 0x0F0F0F0F, 0x3F3F3F3F, 0x0F0F0F0F));
     return _mm_or_si128(low, _mm_and_si128(_mm_srli_epi32(_mm_shuffle_epi32(v, 0x40), 2), _mm_setr_epi32(0, 0x30303030, 0, 0x30303030)));
+}
+
+/* The eight scales of IQ4_XS less 32, in words. */
+INLINE __m128i scales_iq4_xs(const struct fo_block_iq4_xs *p) {
+    int four;
+    memcpy(&four, p->scales_l, sizeof four);
+    __m128i nibbles = _mm_cvtsi32_si128(four), low = _mm_set1_epi8(15);
+    nibbles = _mm_unpacklo_epi8(_mm_and_si128(nibbles, low), _mm_and_si128(_mm_srli_epi16(nibbles, 4), low));
+    __m128i top = _mm_mullo_epi16(_mm_set1_epi16((short)p->scales_h), _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1));
+    top = _mm_slli_epi16(_mm_srli_epi16(top, 14), 4); /* bits 2j and 2j + 1 of word j went to its top */
+    return _mm_sub_epi16(_mm_or_si128(_mm_cvtepu8_epi16(nibbles), top), _mm_set1_epi16(32));
+}
+
+/* fo_dtype_info's figure, as a constant for the templates. */
+INLINE int block_bytes(const enum fo_dtype type) {
+    switch (type) {
+    case FO_Q4_0: return sizeof(struct fo_block_q4_0);
+    case FO_Q4_1: return sizeof(struct fo_block_q4_1);
+    case FO_Q5_0: return sizeof(struct fo_block_q5_0);
+    case FO_Q5_1: return sizeof(struct fo_block_q5_1);
+    case FO_Q8_0: return sizeof(struct fo_block_q8_0);
+    case FO_IQ4_NL: return sizeof(struct fo_block_iq4_nl);
+    case FO_MXFP4: return sizeof(struct fo_block_mxfp4);
+    case FO_Q2_K: return sizeof(struct fo_block_q2_k);
+    case FO_Q3_K: return sizeof(struct fo_block_q3_k);
+    case FO_Q4_K: return sizeof(struct fo_block_q4_k);
+    case FO_Q5_K: return sizeof(struct fo_block_q5_k);
+    case FO_IQ1_S: return sizeof(struct fo_block_iq1_s);
+    case FO_IQ1_M: return sizeof(struct fo_block_iq1_m);
+    case FO_IQ2_XXS: return sizeof(struct fo_block_iq2_xxs);
+    case FO_IQ2_XS: return sizeof(struct fo_block_iq2_xs);
+    case FO_IQ2_S: return sizeof(struct fo_block_iq2_s);
+    case FO_IQ3_XXS: return sizeof(struct fo_block_iq3_xxs);
+    case FO_IQ3_S: return sizeof(struct fo_block_iq3_s);
+    case FO_IQ4_XS: return sizeof(struct fo_block_iq4_xs);
+    case FO_TQ1_0: return sizeof(struct fo_block_tq1_0);
+    case FO_TQ2_0: return sizeof(struct fo_block_tq2_0);
+    default: return sizeof(struct fo_block_q6_k);
+    }
 }
 #endif

@@ -81,15 +81,6 @@ INLINE int offset_from(const enum fo_dtype type) {
 
 _Static_assert(sizeof(struct work) <= FO_GEMM_FIXED_BYTES && TOKENS * 16 * sizeof(int32_t) <= FO_GEMM_BYTES, "scratch");
 
-INLINE int bytes_of(const enum fo_dtype type) {
-    switch (type) {
-    case FO_IQ4_XS: return sizeof(struct fo_block_iq4_xs);
-    case FO_TQ1_0: return sizeof(struct fo_block_tq1_0);
-    case FO_TQ2_0: return sizeof(struct fo_block_tq2_0);
-    default: return book_block_bytes(type);
-    }
-}
-
 /* Eight rows of 32 columns to eight steps of four. */
 INLINE void put_rows(__m256i v[8], uint8_t (*to)[ROWS][4], const int g) {
     __m256i u[8];
@@ -185,7 +176,7 @@ INLINE void unpack_iq4_xs(const struct strip *s, size_t at, struct super *out) {
         }
     __m128i scales[16];
     for (int r = 0; r < ROWS; r++) {
-        __m128i words = _mm256_castsi256_si128(scales_iq4_xs((const struct fo_block_iq4_xs *)(const void *)(s->row[r] + at)));
+        __m128i words = scales_iq4_xs((const struct fo_block_iq4_xs *)(const void *)(s->row[r] + at));
         scales[r] = _mm_packs_epi16(words, words);
     }
     put_scales(scales, 8, out);
@@ -312,7 +303,7 @@ INLINE void tokens_super(const enum fo_dtype type, const struct super *w, int64_
 
 /* Sums of the strip's rows for tokens [t0, t0 + n_t). */
 INLINE void strip_super(const enum fo_dtype type, const struct strip *s, const struct fo_act *a, int t0, int n_t, struct work *k) {
-    const int size = bytes_of(type);
+    const int size = block_bytes(type);
     const size_t n_starts = (size_t)a->k / 256 * (size_t)(64 / run_of(type));
     memset(k->sum, 0, (size_t)n_t * sizeof *k->sum);
     for (int64_t b = 0; b < a->k / 256; b++) {

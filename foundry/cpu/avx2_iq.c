@@ -11,7 +11,7 @@
 INLINE void dot_signed(const enum fo_dtype type, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                        size_t y_stride, const int T) {
     const bool sixteens = type == FO_IQ2_XS || type == FO_IQ2_S;
-    const int size = book_block_bytes(type);
+    const int size = block_bytes(type);
     const float unit = unit_of(type);
     const int n_blocks = (int)(a->k / 256);
     const struct fo_cpu_books *books = fo_cpu_books();
@@ -31,8 +31,6 @@ INLINE void dot_signed(const enum fo_dtype type, const unsigned char *w, size_t 
         EACH(MAC)                                                                                                                        \
     }
 #define BLOCK_END(n) if (n < T) v[n][i] = s##n;
-#define FOLD(n) if (n < T) f##n = add_four(f##n, v[n], d, x##n.d + group, there);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold4(f##n);
         EACH(ZERO)
         struct names names[2];
         names_of(type, w, &names[0]);
@@ -56,16 +54,14 @@ INLINE void dot_signed(const enum fo_dtype type, const unsigned char *w, size_t 
                 EACH(BLOCK_END)
             }
             __m128 d = _mm_mul_ps(scales4(w + group * size, size, n), _mm_set1_ps(unit));
-            EACH(FOLD)
+            EACH(FOLD_FOUR)
         }
-        EACH(OUT)
+        EACH(OUT_FOUR)
 #undef ZERO
 #undef START
 #undef MAC
 #undef SUB
 #undef BLOCK_END
-#undef FOLD
-#undef OUT
     }
 }
 DOT_SLOT(dot_iq2_xxs, dot_signed, FO_IQ2_XXS)
@@ -102,8 +98,6 @@ INLINE void dot_iq1_s_rows(const bool s, const unsigned char *w, size_t w_row_by
         s##n = _mm256_add_epi32(_mm256_slli_epi32(s##n, 3), _mm256_inserti128_si256(_mm256_setzero_si256(), shift, 0));                  \
         v[n][i] = s##n;                                        \
     }
-#define FOLD(n) if (n < T) f##n = add_four(f##n, v[n], d, x##n.d + group, there);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold4(f##n);
         EACH(ZERO)
         for (int64_t group = 0; group < n_blocks; group += 4) {
             const int n = (int)(n_blocks - group < 4 ? n_blocks - group : 4);
@@ -121,16 +115,14 @@ INLINE void dot_iq1_s_rows(const bool s, const unsigned char *w, size_t w_row_by
                 EACH(BLOCK_END)
             }
             __m128 d = _mm_mul_ps(scales4(w + group * (int)sizeof(struct fo_block_iq1_s), sizeof(struct fo_block_iq1_s), n), _mm_set1_ps(0.125f));
-            EACH(FOLD)
+            EACH(FOLD_FOUR)
         }
-        EACH(OUT)
+        EACH(OUT_FOUR)
 #undef ZERO
 #undef START
 #undef MAC
 #undef SUB
 #undef BLOCK_END
-#undef FOLD
-#undef OUT
     }
 }
 DOT_SLOT(dot_iq1_s, dot_iq1_s_rows, true)
@@ -164,8 +156,6 @@ INLINE void dot_iq1_m_rows(const bool m, const unsigned char *w, size_t w_row_by
         EACH(MAC)                                                                                                                        \
     }
 #define BLOCK_END(n) if (n < T) v[n][i] = s##n;
-#define FOLD(n) if (n < T) f##n = add_four(f##n, v[n], d, x##n.d + group, there);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold4(f##n);
         EACH(ZERO)
         for (int64_t group = 0; group < n_blocks; group += 4) {
             const int n = (int)(n_blocks - group < 4 ? n_blocks - group : 4);
@@ -182,16 +172,14 @@ INLINE void dot_iq1_m_rows(const bool m, const unsigned char *w, size_t w_row_by
                 EACH(BLOCK_END)
             }
             __m128 d = scales4_iq1_m((const struct fo_block_iq1_m *)(const void *)w + group, n);
-            EACH(FOLD)
+            EACH(FOLD_FOUR)
         }
-        EACH(OUT)
+        EACH(OUT_FOUR)
 #undef ZERO
 #undef START
 #undef MAC
 #undef SUB
 #undef BLOCK_END
-#undef FOLD
-#undef OUT
     }
 }
 DOT_SLOT(dot_iq1_m, dot_iq1_m_rows, true)

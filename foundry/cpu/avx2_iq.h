@@ -117,18 +117,6 @@ INLINE int scale_of(const enum fo_dtype type, const unsigned char *p, const int 
     return (((const struct fo_block_iq3_s *)(const void *)p)->scales[j / 2] >> 4 * (j & 1) & 15) * 2 + 1;
 }
 
-INLINE int book_block_bytes(const enum fo_dtype type) {
-    switch (type) {
-    case FO_IQ1_S: return sizeof(struct fo_block_iq1_s);
-    case FO_IQ1_M: return sizeof(struct fo_block_iq1_m);
-    case FO_IQ2_XXS: return sizeof(struct fo_block_iq2_xxs);
-    case FO_IQ2_XS: return sizeof(struct fo_block_iq2_xs);
-    case FO_IQ2_S: return sizeof(struct fo_block_iq2_s);
-    case FO_IQ3_XXS: return sizeof(struct fo_block_iq3_xxs);
-    default: return sizeof(struct fo_block_iq3_s);
-    }
-}
-
 /* What is left of a weight beside d, the integer scale and the integers below. */
 INLINE float unit_of(const enum fo_dtype type) {
     return type == FO_IQ3_S ? 1 : type == FO_IQ3_XXS ? 0.25f : 0.125f;
@@ -175,17 +163,6 @@ INLINE int d_iq1_m(const uint16_t s[4]) {
 }
 
 /* --- without books ---------------------------------------------------------------------------------------------------------------- */
-
-/* The eight scales of IQ4_XS less 32, in the words of both halves. */
-INLINE __m256i scales_iq4_xs(const struct fo_block_iq4_xs *p) {
-    int four;
-    memcpy(&four, p->scales_l, sizeof four);
-    __m128i nibbles = _mm_cvtsi32_si128(four), low = _mm_set1_epi8(15);
-    nibbles = _mm_unpacklo_epi8(_mm_and_si128(nibbles, low), _mm_and_si128(_mm_srli_epi16(nibbles, 4), low));
-    __m128i top = _mm_mullo_epi16(_mm_set1_epi16((short)p->scales_h), _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1));
-    top = _mm_slli_epi16(_mm_srli_epi16(top, 14), 4); /* bits 2j and 2j + 1 of word j went to its top */
-    return _mm256_broadcastsi128_si256(_mm_sub_epi16(_mm_or_si128(_mm_cvtepu8_epi16(nibbles), top), _mm_set1_epi16(32)));
-}
 
 /* The highest digit of base 3 of bytes v, floor(3 v / 256), from v - 128 as signed bytes. */
 INLINE __m256i digit(__m256i v) {

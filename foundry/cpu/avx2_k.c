@@ -99,8 +99,6 @@ INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_byt
         EACH(MAC)                                                                                                                        \
     }
 #define BLOCK_END(n) if (n < T) v[n][i] = s##n;
-#define FOLD(n) if (n < T) f##n = add_four(f##n, v[n], d, x##n.d + group, there);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold4(f##n);
         EACH(ZERO)
         for (int64_t group = 0; group < n_blocks; group += 4) {
             const int n = (int)(n_blocks - group < 4 ? n_blocks - group : 4);
@@ -110,22 +108,20 @@ INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_byt
                 const int64_t b = group + i;
                 const struct fo_block_iq4_xs *p = (const struct fo_block_iq4_xs *)(const void *)w + b;
                 ahead(p), ahead((const char *)p + 64), ahead((const char *)p + 128);
-                __m256i scales = scales_iq4_xs(p);
+                __m256i scales = _mm256_broadcastsi128_si256(scales_iq4_xs(p));
                 EACH(START)
                 SUB(0) SUB(1) SUB(2) SUB(3) SUB(4) SUB(5) SUB(6) SUB(7)
                 EACH(BLOCK_END)
             }
             __m128 d = scales4(w + group * (int)sizeof(struct fo_block_iq4_xs), sizeof(struct fo_block_iq4_xs), n);
-            EACH(FOLD)
+            EACH(FOLD_FOUR)
         }
-        EACH(OUT)
+        EACH(OUT_FOUR)
 #undef ZERO
 #undef START
 #undef MAC
 #undef SUB
 #undef BLOCK_END
-#undef FOLD
-#undef OUT
     }
 }
 DOT_SLOT(dot_iq4_xs, dot_values, true)
@@ -197,7 +193,6 @@ INLINE void dot_ternary(const bool packed, const unsigned char *w, size_t w_row_
         const __m256i v[4] = { v##n##_0, v##n##_1, v##n##_2, v##n##_3 };                                                                 \
         f##n = add_four(f##n, v, d, x##n.d + b, there);                                                                                  \
     }
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold4(f##n);
         EACH(ZERO)
         __m128 d;
         int64_t b = 0;
@@ -215,7 +210,7 @@ INLINE void dot_ternary(const bool packed, const unsigned char *w, size_t w_row_
             d = scales4(w + b * size + size - 2, size, rest);
             FOLD(0, there) FOLD(1, there) FOLD(2, there) FOLD(3, there)
         }
-        EACH(OUT)
+        EACH(OUT_FOUR)
 #undef ZERO
 #undef SUMS
 #undef START
@@ -224,7 +219,6 @@ INLINE void dot_ternary(const bool packed, const unsigned char *w, size_t w_row_
 #undef END
 #undef BLOCK
 #undef FOLD
-#undef OUT
     }
 }
 DOT_SLOT(dot_tq1_0, dot_ternary, true)

@@ -94,17 +94,6 @@ INLINE __m512i two_scales(int i) {
     return load(lane);
 }
 
-/* See avx2_k.c. */
-INLINE __m128i scales_iq4_xs(const struct fo_block_iq4_xs *p) {
-    int four;
-    memcpy(&four, p->scales_l, sizeof four);
-    __m128i nibbles = _mm_cvtsi32_si128(four), low = _mm_set1_epi8(15);
-    nibbles = _mm_unpacklo_epi8(_mm_and_si128(nibbles, low), _mm_and_si128(_mm_srli_epi16(nibbles, 4), low));
-    __m128i top = _mm_mullo_epi16(_mm_set1_epi16((short)p->scales_h), _mm_setr_epi16(1 << 14, 1 << 12, 1 << 10, 1 << 8, 1 << 6, 1 << 4, 1 << 2, 1));
-    top = _mm_slli_epi16(_mm_srli_epi16(top, 14), 4);
-    return _mm_sub_epi16(_mm_or_si128(_mm_cvtepu8_epi16(nibbles), top), _mm_set1_epi16(32));
-}
-
 /* IQ4_XS, two sub-blocks at a time: the sixteen bytes of each, twice, the second time shifted to the high nibbles. |q| by x negated where q is. */
 INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                        size_t y_stride, const int T) {
@@ -133,8 +122,6 @@ INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_byt
         EACH(MAC)                                                                                                                        \
     }
 #define BLOCK_END(n) if (n < T) v[n][i] = _mm256_add_epi32(_mm512_castsi512_si256(s##n), _mm512_extracti64x4_epi64(s##n, 1));
-#define FOLD(n) if (n < T) f##n = add_four(f##n, v[n], d, x##n.d + group, there);
-#define OUT(n) if (n < T) y[n * y_stride + (size_t)r] = fold4(f##n);
         EACH(ZERO)
         for (int64_t group = 0; group < n_blocks; group += 4) {
             const int n = (int)(n_blocks - group < 4 ? n_blocks - group : 4);
@@ -150,16 +137,14 @@ INLINE void dot_values(const bool four, const unsigned char *w, size_t w_row_byt
                 EACH(BLOCK_END)
             }
             __m128 d = scales4(w + group * (int)sizeof(struct fo_block_iq4_xs), sizeof(struct fo_block_iq4_xs), n);
-            EACH(FOLD)
+            EACH(FOLD_FOUR)
         }
-        EACH(OUT)
+        EACH(OUT_FOUR)
 #undef ZERO
 #undef START
 #undef MAC
 #undef SUB
 #undef BLOCK_END
-#undef FOLD
-#undef OUT
     }
 }
 DOT_SLOT(dot_iq4_xs, dot_values, true)

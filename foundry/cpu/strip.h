@@ -46,23 +46,6 @@ INLINE void fetch_some(struct fetch *f) {
     for (; f->next < to; f->next += 64) _mm_prefetch(f->next, _MM_HINT_T1);
 }
 
-INLINE int block_bytes(const enum fo_dtype type) {
-    switch (type) {
-    case FO_Q4_0: return sizeof(struct fo_block_q4_0);
-    case FO_Q4_1: return sizeof(struct fo_block_q4_1);
-    case FO_Q5_0: return sizeof(struct fo_block_q5_0);
-    case FO_Q5_1: return sizeof(struct fo_block_q5_1);
-    case FO_Q8_0: return sizeof(struct fo_block_q8_0);
-    case FO_IQ4_NL: return sizeof(struct fo_block_iq4_nl);
-    case FO_MXFP4: return sizeof(struct fo_block_mxfp4);
-    case FO_Q2_K: return sizeof(struct fo_block_q2_k);
-    case FO_Q3_K: return sizeof(struct fo_block_q3_k);
-    case FO_Q4_K: return sizeof(struct fo_block_q4_k);
-    case FO_Q5_K: return sizeof(struct fo_block_q5_k);
-    default: return sizeof(struct fo_block_q6_k);
-    }
-}
-
 /* What quants of a type of 256 in a file stand for is so much less; 0 where mins, or nothing, are subtracted instead. */
 INLINE int offset_of(const enum fo_dtype type) {
     return type == FO_Q6_K ? 32 : type == FO_Q3_K ? 4 : 0;

@@ -14,8 +14,8 @@ CLI = str(BUILD / "pantheon-cpu")
 # bytes of 32 numbers: half precision, and blocks of 8 and of 4 bits with a scale of half precision each
 BLOCK = {"f16": 64, "q8_0": 34, "q4_0": 18}
 
-# the other builds have pages of four tokens, of which a quantised one takes the room of eight
-of_release = pytest.mark.skipif(SLOW != 1, reason="sizes are those of release builds")
+# the other builds have pages of four tokens, of which a quantised one takes the room of eight: no smaller then
+SIZES_HOLD = SLOW == 1
 
 
 @pytest.fixture(scope="module")
@@ -36,7 +36,6 @@ def planned(d, name):
     return sum(p["kv_bytes"] for p in model(d, name)["placement"][0]["estimated"])
 
 
-@of_release
 def test_kv_types_answer_and_take_what_they_promise(heads, start):
     d = start(declared(*((k, heads[32], f"kv: {{ type: {k} }}") for k in BLOCK), ("none", heads[32])))
     taken = {}
@@ -48,8 +47,8 @@ def test_kv_types_answer_and_take_what_they_promise(heads, start):
         taken[name] = planned(d, name)
         if SLOW == 1:  # debug builds have redzones
             assert [p["kv_bytes"] for p in copy["measured"]] == [p["kv_bytes"] for p in copy["estimated"]]
-    assert taken["none"] == taken["f16"] > taken["q8_0"] > taken["q4_0"]
-    if SLOW == 1:
+    assert taken["none"] == taken["f16"] and taken["q8_0"] > taken["q4_0"]
+    if SIZES_HOLD:
         for k, block in BLOCK.items():
             assert abs(taken[k] / taken["f16"] - block / 64) < 0.01, taken
     facts = d.get("/admin/facts").json["estimates"]
@@ -58,7 +57,6 @@ def test_kv_types_answer_and_take_what_they_promise(heads, start):
     assert cli(d, "--plan").returncode == 0, "f16 is what it was"
 
 
-@of_release
 def test_a_new_kv_type_reloads_that_model_and_no_other(heads, start):
     d = start(declared(("a", heads[32]), ("b", heads[32])))
     before = planned(d, "a")
@@ -66,13 +64,13 @@ def test_a_new_kv_type_reloads_that_model_and_no_other(heads, start):
     p = cli(d, "--plan")
     assert p.returncode == 2 and re.search(r"^-/\+ a +kv\.type f16 -> q8_0 needs a reload; .* KV ", p.stdout, re.M), p.stdout + p.stderr
     assert reconcile(d).status == 200
-    assert model(d, "a")["placement"][0]["kv_type"] == "q8_0" and planned(d, "a") < before
+    assert model(d, "a")["placement"][0]["kv_type"] == "q8_0" and (planned(d, "a") < before or not SIZES_HOLD)
     assert model(d, "b")["placement"][0]["kv_type"] == "f16" and planned(d, "b") == before
     assert model(d, "a")["counters"]["loads"] == 2 and model(d, "b")["counters"]["loads"] == 1
     assert d.chat(model="a", max_tokens=3).status == 200 and cli(d, "--plan").returncode == 0
 
 
-@of_release
+@pytest.mark.skipif(not SIZES_HOLD, reason="it is all about the size")
 def test_kv_of_q8_0_fits_where_f16_does_not(heads, start):
     d = start(declared(("a", heads[32], "max_sessions: 16")))
     parts = model(d, "a")["placement"][0]["estimated"]
@@ -142,7 +140,6 @@ def test_drift_looks_at_the_kv_type_that_is_asked_for(heads):
     assert r.returncode == 64 and "'q9' is no type of a KV cache" in r.stderr, r
 
 
-@of_release
 def test_inspect_splits_by_the_kv_type(heads, start):
     d = start(declared(("a", heads[32], "ctx_cap: 256\nmax_sessions: 3\ndies: [s0, s1]\nkv: { type: q8_0 }")))
     flags = "--ctx-cap 256 --max-sessions 3 --kv q8_0 --dies s0,s1 --json"
@@ -150,5 +147,7 @@ def test_inspect_splits_by_the_kv_type(heads, start):
     assert r.returncode == 0, r
     if SLOW == 1:
         assert [t["kv_bytes"] for t in json.loads(r.stdout)["dies"]] == [m["kv_bytes"] for m in model(d, "a")["placement"][0]["measured"]]
+    if not SIZES_HOLD:
+        return
     f32 = subprocess.run([CLI, "inspect", str(heads[32]), *flags.replace("q8_0", "f32").split()], cwd=ROOT, capture_output=True, text=True, timeout=20 * SLOW)
     assert sum(t["kv_bytes"] for t in json.loads(f32.stdout)["dies"]) > 3 * sum(t["kv_bytes"] for t in json.loads(r.stdout)["dies"])
