@@ -72,6 +72,9 @@ static const struct cf_key server_rows[] = {
       .max = 64, .change = CF_LIVE, .also = "cors origins allowed_origins cors_allow_origins cors_allowed_origins",
       .help = "Origins whose web pages may use the API: `https://app.example.org`; `\"*\"` is any. Without it no page of another origin may." },
     { .name = "limits", .kind = CF_GROUP, .keys = &limits, .help = "What a client may take." },
+    { .name = "sse_ping", .kind = CF_MS, IN(server.sse_ping_ms), .min = 100, .max = HOURS, .def = "10s", .change = CF_LIVE,
+      .also = "ping sse_ping_interval keepalive heartbeat",
+      .help = "Silence after which a stream gets a comment, so that neither a client nor a proxy takes it for dead." },
     { .name = "drain", .kind = CF_MS, IN(server.drain_ms), .min = 0, .max = 24 * HOURS, .def = "30s", .change = CF_LIVE,
       .help = "How long running requests may go on when the daemon stops." },
 };

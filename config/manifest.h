@@ -25,6 +25,7 @@ struct cf_server {
     char **cors_origins; /* "https://app.example.org", no slash at the end; "*" = any */
     size_t n_cors_origins;
     struct cf_limits limits;
+    uint64_t sse_ping_ms; /* silence after which a stream gets a comment */
     uint64_t drain_ms;
 };
 

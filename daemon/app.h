@@ -102,6 +102,7 @@ struct pd_app {
     const char *config; /* the manifest's file; NULL = it is fixed */
     int64_t started_at; /* seconds since 1970 */
     atomic_bool draining;
+    atomic_uint_fast64_t sse_ping_ms; /* server.sse_ping of the manifest in force */
     atomic_uint_fast64_t answered[6]; /* calls by the class of their status: 2 for 200 .. 299; 0 = the client left before one */
     int bell;           /* eventfd: the main thread shall look again */
     pthread_mutex_t lock; /* guards what follows; pointer work only */

@@ -20,7 +20,6 @@
 
 enum {
     LOOK_MS = 250,            /* how often a silent request looks whether its client is still there */
-    PING_MS = 10 * 1000,      /* silence after which a stream gets a comment */
     MAX_TEXT = 256 << 20
 };
 
@@ -117,12 +116,13 @@ static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_b
     bool stream = g->params->stream;
     for (;;) {
         struct pn_event ev;
-        pn_request_next(r, LOOK_MS, &ev);
+        uint64_t ping_ms = atomic_load(&g->app->sse_ping_ms);
+        pn_request_next(r, ping_ms < LOOK_MS ? (int)ping_ms : LOOK_MS, &ev);
         if (ev.kind != PN_EV_DONE && ev.kind != PN_EV_ERROR && pd_client_gone(g->call)) return false;
         switch (ev.kind) {
         case PN_EV_TIMEOUT:
         case PN_EV_STARTED:
-            if (stream && fo_now_ms() - g->last_write_ms >= PING_MS) {
+            if (stream && fo_now_ms() - g->last_write_ms >= ping_ms) {
                 fo_buf_puts(&g->out, PD_SSE_PING);
                 if (!flush(g)) return false;
             }

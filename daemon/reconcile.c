@@ -305,6 +305,7 @@ static bool accept_manifest(struct pd_loop *l, struct pd_reading *r, uint64_t ge
     struct pd_http_limits limits;
     pd_loop_limits(c->m, &limits);
     pd_http_set_limits(l->app->http, &limits);
+    atomic_store(&l->app->sse_ping_ms, c->m->server.sse_ping_ms);
     return true;
 }
 

@@ -167,7 +167,7 @@ void pd_routes_doc(struct fo_buf *out) {
     doc_params(out, PD_API_TEMPLATE);
     pd_sse_doc(out);
     fo_buf_puts(out, "\n## Streams\n\n`Content-Type: " "text/event-stream; charset=utf-8" "`, one JSON object a `data:` line, the end is `data: [DONE]`. The head is sent right after "
-                     "admission; a silent stream carries the comment `: ping` every 10 seconds. With `stream_options.include_usage` one more chunk with empty `choices` "
+                     "admission; a silent stream carries the comment `: ping` every `server.sse_ping` (10 seconds). With `stream_options.include_usage` one more chunk with empty `choices` "
                      "has the usage. An error in a stream is an event with an `error` object (with `request_id`), and no [DONE] follows.\n");
     doc_metrics(out);
     fo_buf_puts(out, "\n## Errors\n\n`{\"error\":{\"message\",\"type\",\"param\",\"code\"}}`; `param` is the JSON path of what is wrong (`messages.2.content`) or null.\n\n"
