@@ -23,12 +23,16 @@ static const struct shape {
     unsigned needed; /* by which of them */
     const char *schema;
 } shapes[] = {
-    { "model", PD_API_BOTH | PD_API_NO_ANSWER, PD_API_BOTH, J({"type":"string","minLength":1}) },
+    { "model", PD_API_BOTH | PD_API_EMBED | PD_API_NO_ANSWER, PD_API_BOTH | PD_API_EMBED, J({"type":"string","minLength":1}) },
     { "messages", PD_API_CHAT | PD_API_TOKENIZE, PD_API_CHAT | PD_API_TEMPLATE,
       J({"type":"array","minItems":1,"items":{"$ref":"#/components/schemas/Message"}}) },
     { "prompt", PD_API_TEXT, PD_API_TEXT,
       J({"anyOf":[{"type":"string"},{"$ref":"#/components/schemas/TokenIds"},
         {"type":"array","minItems":1,"maxItems":128,"items":{"anyOf":[{"type":"string"},{"$ref":"#/components/schemas/TokenIds"}]}}]}) },
+    { "input", PD_API_EMBED, PD_API_EMBED,
+      J({"anyOf":[{"type":"string","minLength":1},{"$ref":"#/components/schemas/TokenIds"},
+        {"type":"array","minItems":1,"maxItems":2048,"items":{"anyOf":[{"type":"string","minLength":1},{"$ref":"#/components/schemas/TokenIds"}]}}]}) },
+    { "encoding_format", PD_API_EMBED, 0, J({"enum":["float","base64",null]}) },
     { "content", PD_API_TOKENIZE, 0, J({"type":"string"}) },
     { "prompt", PD_API_TOKENIZE, 0, J({"type":"string"}) },
     { "tokens", PD_API_DETOKENIZE, PD_API_DETOKENIZE, J({"type":"array","maxItems":1048576,"items":{"type":"integer","minimum":0,"maximum":2147483647}}) },

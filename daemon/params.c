@@ -41,6 +41,8 @@ struct row {
 static bool get_model(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_messages(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_prompt(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_input(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_encoding(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_content(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_plain_prompt(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_tokens(struct pd_params *p, json_t *v, struct pd_error *x);
@@ -57,7 +59,7 @@ static bool get_template_kwargs(struct pd_params *p, json_t *v, struct pd_error 
 
 /* The order is that of the reference page. */
 static const struct row rows[] = {
-    { "model", PD_API_BOTH, FN, .fn = get_model, .doc = "Required. A name or alias of /v1/models." },
+    { "model", PD_API_BOTH | PD_API_EMBED, FN, .fn = get_model, .doc = "Required. A name or alias of /v1/models." },
     { "model", PD_API_NO_ANSWER, FN, .fn = get_model, .doc = "A name or alias of /v1/models. May be left out while one model alone serves." },
     { "content", PD_API_TOKENIZE, FN, .fn = get_content, .doc = "The text. One of content, prompt and messages is required." },
     { "prompt", PD_API_TOKENIZE, FN, .fn = get_plain_prompt, .doc = "The text, read as /v1/completions reads its prompt: by default add_special is then true and parse_special false." },
@@ -71,6 +73,10 @@ static const struct row rows[] = {
     { "messages", PD_API_CHAT, FN, .fn = get_messages,
       .doc = "Required, not empty. Roles system, developer (read as system), user, assistant, tool; content as text or as parts of type text." },
     { "prompt", PD_API_TEXT, FN, .fn = get_prompt, .doc = "Required. A text, a list of token ids, or a list of either (one choice for each)." },
+    { "input", PD_API_EMBED, FN, .fn = get_input,
+      .doc = "Required. A text, a list of token ids, or a list of up to 2048 of either (one vector for each); none is empty. Texts get the tokens that begin and end a text where the model's metadata asks for them, ids are taken as they are." },
+    { "encoding_format", PD_API_EMBED, FN, .fn = get_encoding, .doc = "`float` (default): a list of numbers; `base64`: the same numbers as 32-bit floats, little endian." },
+    { "dimensions", PD_API_EMBED, INT64, 1, TWO53, AT(dimensions), .doc = "Only the length that the model's vectors have: no model file says that its vectors may be cut." },
     { "max_tokens", PD_API_BOTH, INT64, 0, TWO53, AT(max_tokens), .doc = "Most tokens of the answer; unset: what fits the model's cap. 0 only on completions with echo." },
     { "max_completion_tokens", PD_API_CHAT, INT64, 1, TWO53, AT(max_completion_tokens), .doc = "The newer name of max_tokens; both given and different is an error." },
     { "stream", PD_API_BOTH, BOOL, AT(stream), .doc = "Server-sent events instead of one answer." },
@@ -121,7 +127,7 @@ static const struct row rows[] = {
     { "typical_p", PD_API_BOTH, REFUSED, .doc = "Not a sampler of this server." },
     { "min_tokens", PD_API_BOTH, REFUSED, .doc = "Not in this version." },
     /* ignored: nothing in the text depends on them */
-    { "user", PD_API_BOTH, IGNORED, .doc = "The caller's own label." },
+    { "user", PD_API_BOTH | PD_API_EMBED, IGNORED, .doc = "The caller's own label." },
     { "metadata", PD_API_BOTH, IGNORED, .doc = "The caller's own labels." },
     { "store", PD_API_BOTH, IGNORED, .doc = "Nothing is stored." },
     { "service_tier", PD_API_BOTH, IGNORED, .doc = "There is one." },
@@ -212,19 +218,21 @@ static bool get_ids(json_t *v, const char *path, struct pd_prompt *ret, struct p
     return true;
 }
 
-static bool get_prompt(struct pd_params *p, json_t *v, struct pd_error *x) {
-    if (!json_is_string(v) && !json_is_array(v)) return wrong_type(x, "prompt", "a text or a list");
-    if (json_is_array(v) && json_array_size(v) == 0) return pd_error_set(x, PD_ERR_VALUE, "prompt", "'prompt' is an empty list.");
+/* Field `name`: a text, ids, or a list of at most `most` of either. */
+static bool get_texts(struct pd_params *p, json_t *v, const char *name, size_t most, struct pd_error *x) {
+    if (!json_is_string(v) && !json_is_array(v)) return wrong_type(x, name, "a text or a list");
+    if (json_is_array(v) && json_array_size(v) == 0) return pd_error_set(x, PD_ERR_VALUE, name, "'%s' is an empty list.", name);
     bool many = json_is_array(v) && !json_is_number(json_array_get(v, 0));
     size_t n = many ? json_array_size(v) : 1;
-    if (n > PD_MAX_CHOICES) return pd_error_set(x, PD_ERR_VALUE, "prompt", "'prompt' has %zu prompts; at most %d are taken.", n, PD_MAX_CHOICES);
+    if (n > most) return pd_error_set(x, PD_ERR_VALUE, name, "'%s' has %zu entries; at most %zu are taken.", name, n, most);
     p->prompts = calloc(n, sizeof *p->prompts);
     if (!p->prompts) return no_memory(x);
     p->n_prompts = n;
     for (size_t i = 0; i < n; i++) {
         json_t *one = many ? json_array_get(v, i) : v;
-        char at[32] = "prompt";
-        if (many) snprintf(at, sizeof at, "prompt.%zu", i);
+        char at[48];
+        if (many) snprintf(at, sizeof at, "%s.%zu", name, i);
+        else snprintf(at, sizeof at, "%s", name);
         if (json_is_string(one)) {
             p->prompts[i].text = json_string_value(one);
             p->prompts[i].len = json_string_length(one);
@@ -236,6 +244,28 @@ static bool get_prompt(struct pd_params *p, json_t *v, struct pd_error *x) {
         }
     }
     return true;
+}
+
+static bool get_prompt(struct pd_params *p, json_t *v, struct pd_error *x) {
+    return get_texts(p, v, "prompt", PD_MAX_CHOICES, x);
+}
+
+static bool get_input(struct pd_params *p, json_t *v, struct pd_error *x) {
+    if (!get_texts(p, v, "input", PD_MAX_INPUTS, x)) return false;
+    for (size_t i = 0; i < p->n_prompts; i++) {
+        if (p->prompts[i].ids || p->prompts[i].len) continue;
+        char at[32] = "input";
+        if (json_is_array(v)) snprintf(at, sizeof at, "input.%zu", i);
+        return pd_error_set(x, PD_ERR_VALUE, at, "'%s' is empty: there is nothing to embed.", at);
+    }
+    return true;
+}
+
+static bool get_encoding(struct pd_params *p, json_t *v, struct pd_error *x) {
+    const char *s = json_string_value(v);
+    if (!s) return wrong_type(x, "encoding_format", "a text");
+    p->base64 = strcmp(s, "base64") == 0;
+    return p->base64 || strcmp(s, "float") == 0 || pd_error_set(x, PD_ERR_VALUE, "encoding_format", "'encoding_format' must be float or base64.");
 }
 
 /* The one text or list of ids of /tokenize and /detokenize. */
@@ -532,11 +562,12 @@ static bool check_tokenize(struct pd_params *p, struct pd_error *x) {
 /* What one field alone cannot tell. */
 static bool cross_check(struct pd_params *p, struct pd_error *x) {
     bool chat = p->api & PD_API_CHAT;
-    const char *needed = chat ? "messages" : "prompt";
+    const char *needed = chat ? "messages" : p->api == PD_API_EMBED ? "input" : "prompt";
     if (p->api == PD_API_TOKENIZE) return check_tokenize(p, x);
     if (p->api == PD_API_DETOKENIZE) return p->prompts || pd_error_set(x, PD_ERR_INVALID, "tokens", "'tokens' is missing.");
     if (!p->model && !(p->api & PD_API_NO_ANSWER)) return pd_error_set(x, PD_ERR_INVALID, "model", "'model' is missing.");
     if (chat ? !p->messages_json : !p->prompts) return pd_error_set(x, PD_ERR_INVALID, needed, "'%s' is missing.", needed);
+    if (p->api == PD_API_EMBED) return true;
     if (!p->stream && json_is_object(json_object_get(p->root, "stream_options")))
         return pd_error_set(x, PD_ERR_INVALID, "stream_options", "'stream_options' is only allowed with stream: true.");
     if (p->max_completion_tokens >= 0) {
@@ -558,7 +589,7 @@ static bool cross_check(struct pd_params *p, struct pd_error *x) {
 }
 
 bool pd_params_parse(unsigned api, const char *body, size_t len, struct pd_params *ret, struct pd_error *x) {
-    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .n_top = -1, .sampling = pn_sampling_default, .add_generation_prompt = true };
+    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .n_top = -1, .dimensions = -1, .sampling = pn_sampling_default, .add_generation_prompt = true };
     p.sampling.repeat_last_n = 64; /* without it a repeat_penalty would do nothing */
     const char *key;
     json_t *v;
@@ -612,9 +643,10 @@ bool pd_params_check_ids(const struct pd_params *p, uint32_t n_vocab, struct pd_
     for (size_t k = 0; k < p->n_prompts; k++)
         for (uint32_t i = 0; p->prompts[k].ids && i < p->prompts[k].n_ids; i++)
             if ((uint32_t)p->prompts[k].ids[i] >= n_vocab) {
-                bool many = json_is_array(json_array_get(json_object_get(p->root, "prompt"), 0));
-                if (many) snprintf(at, sizeof at, "prompt.%zu.%u", k, i);
-                else snprintf(at, sizeof at, "prompt.%u", i);
+                const char *name = p->api == PD_API_EMBED ? "input" : "prompt";
+                bool many = json_is_array(json_array_get(json_object_get(p->root, name), 0));
+                if (many) snprintf(at, sizeof at, "%s.%zu.%u", name, k, i);
+                else snprintf(at, sizeof at, "%s.%u", name, i);
                 return pd_error_set(x, PD_ERR_VALUE, at, "'%s': the model's token ids end at %u.", at, n_vocab - 1);
             }
     return true;

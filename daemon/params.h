@@ -20,9 +20,10 @@ enum {
     PD_API_TOKENIZE = 4,
     PD_API_DETOKENIZE = 8,
     PD_API_TEMPLATE = 16,
+    PD_API_EMBED = 32,
     PD_API_NO_ANSWER = PD_API_TOKENIZE | PD_API_DETOKENIZE | PD_API_TEMPLATE /* no model computes for these, and `model` may be left out */
 };
-enum { PD_MAX_JSON_DEPTH = 64, PD_MAX_CHOICES = 128, PD_MAX_IDS = 1 << 20 /* in one body of /tokenize and /detokenize */ };
+enum { PD_MAX_JSON_DEPTH = 64, PD_MAX_CHOICES = 128, PD_MAX_INPUTS = 2048 /* of one request for embeddings, as OpenAI has it */, PD_MAX_IDS = 1 << 20 /* in one body of /tokenize and /detokenize */ };
 
 struct pd_params {
     unsigned api;
@@ -44,7 +45,10 @@ struct pd_params {
     char *messages_json, *extra_json; /* heap; extra NULL = none */
     /* /tokenize, /detokenize, /apply-template: their text or ids are prompts[0] */
     bool add_special, add_special_too, parse_special, with_pieces, with_tokens, add_generation_prompt;
-    /* completions: [n_prompts]; each a text or ids */
+    /* embeddings */
+    bool base64;
+    int64_t dimensions; /* -1 = unset */
+    /* completions, and the inputs of embeddings: [n_prompts]; each a text or ids */
     struct pd_prompt {
         const char *text;
         size_t len;

@@ -289,6 +289,97 @@ static void refuses_what_cannot_be_tokenized_by_its_place(void **state) {
     }
 }
 
+static void takes_inputs_for_embeddings_in_each_of_their_forms(void **state) {
+    (void)state;
+    static const struct {
+        const char *body;
+        size_t n, n_ids; /* inputs; ids of the last one, 0 = it is a text */
+        bool base64;
+        int64_t dimensions;
+    } rows[] = {
+        { "{\"model\":\"m\",\"input\":\"a\"}", 1, 0, false, -1 },
+        { "{\"model\":\"m\",\"input\":\"a\",\"encoding_format\":\"float\",\"dimensions\":null,\"user\":\"u\"}", 1, 0, false, -1 },
+        { "{\"model\":\"m\",\"input\":[\"a\",\"b\"],\"encoding_format\":\"base64\"}", 2, 0, true, -1 },
+        { "{\"model\":\"m\",\"input\":[1,2,3],\"encoding_format\":null,\"dimensions\":64}", 1, 3, false, 64 },
+        { "{\"model\":\"m\",\"input\":[[1],[2,3]]}", 2, 2, false, -1 },
+        { "{\"model\":\"m\",\"input\":[\"a\",[2,3]]}", 2, 2, false, -1 },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pd_params p = take(PD_API_EMBED, rows[i].body);
+        assert_int_equal(p.n_prompts, rows[i].n);
+        assert_int_equal(p.prompts[p.n_prompts - 1].n_ids, rows[i].n_ids);
+        assert_int_equal(p.prompts[p.n_prompts - 1].len, rows[i].n_ids ? 0 : 1);
+        assert_int_equal(p.base64, rows[i].base64);
+        assert_int_equal(p.dimensions, rows[i].dimensions);
+        pd_params_done(&p);
+    }
+}
+
+static void refuses_what_cannot_be_embedded_by_its_place(void **state) {
+    (void)state;
+    static const struct {
+        const char *param, *fields;
+    } rows[] = {
+        { "input", "" },
+        { "input", ",\"input\":null" },
+        { "input", ",\"input\":\"\"" },
+        { "input", ",\"input\":[]" },
+        { "input", ",\"input\":5" },
+        { "input", ",\"input\":{}" },
+        { "input.0", ",\"input\":[\"\"]" },
+        { "input.2", ",\"input\":[\"a\",\"b\",\"\"]" },
+        { "input.1", ",\"input\":[\"a\",null]" },
+        { "input.1", ",\"input\":[[1],[]]" },
+        { "input.1.0", ",\"input\":[[1],[-1]]" },
+        { "input.1", ",\"input\":[1,1.5]" },
+        { "input.1", ",\"input\":[1,\"a\"]" },
+        { "input.0", ",\"input\":[{\"text\":\"a\"}]" },
+        { "encoding_format", ",\"input\":\"a\",\"encoding_format\":\"hex\"" },
+        { "encoding_format", ",\"input\":\"a\",\"encoding_format\":1" },
+        { "dimensions", ",\"input\":\"a\",\"dimensions\":0" },
+        { "dimensions", ",\"input\":\"a\",\"dimensions\":\"64\"" },
+        { "prompt", ",\"input\":\"a\",\"prompt\":\"a\"" },
+        { "stream", ",\"input\":\"a\",\"stream\":true" },
+        { "task", ",\"input\":\"a\",\"task\":\"query\"" },
+    };
+    struct pd_params p;
+    struct pd_error x;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[256];
+        snprintf(body, sizeof body, "{\"model\":\"m\"%s}", rows[i].fields);
+        if (pd_params_parse(PD_API_EMBED, body, strlen(body), &p, &x)) fail_msg("taken: %s", body);
+        assert_int_equal(pd_error_row(x.id)->status, 400);
+        if (strcmp(x.param, rows[i].param) != 0) fail_msg("%s: param '%s': %s", body, x.param, x.message);
+    }
+    assert_false(pd_params_parse(PD_API_EMBED, "{\"input\":\"a\"}", 13, &p, &x));
+    assert_string_equal(x.param, "model");
+
+    static char many[5 * (PD_MAX_INPUTS + 2)];
+    for (int n = PD_MAX_INPUTS; n <= PD_MAX_INPUTS + 1; n++) {
+        size_t len = (size_t)snprintf(many, sizeof many, "{\"model\":\"m\",\"input\":[");
+        for (int i = 0; i < n; i++) len += (size_t)snprintf(many + len, sizeof many - len, "%s\"a\"", i ? "," : "");
+        len += (size_t)snprintf(many + len, sizeof many - len, "]}");
+        bool ok = pd_params_parse(PD_API_EMBED, many, len, &p, &x);
+        assert_true(ok == (n == PD_MAX_INPUTS));
+        if (ok) pd_params_done(&p);
+        else assert_string_equal(x.param, "input");
+    }
+}
+
+static void names_ids_that_an_embedding_model_does_not_have(void **state) {
+    (void)state;
+    struct pd_error x;
+    struct pd_params p = take(PD_API_EMBED, "{\"model\":\"m\",\"input\":[[1,2],[3,100]]}");
+    assert_true(pd_params_check_ids(&p, 101, &x));
+    assert_false(pd_params_check_ids(&p, 100, &x));
+    assert_string_equal(x.param, "input.1.1");
+    pd_params_done(&p);
+    p = take(PD_API_EMBED, "{\"model\":\"m\",\"input\":[7,100]}");
+    assert_false(pd_params_check_ids(&p, 100, &x));
+    assert_string_equal(x.param, "input.1");
+    pd_params_done(&p);
+}
+
 static void refuses_more_ids_than_it_takes(void **state) {
     (void)state;
     struct pd_params p;
@@ -431,6 +522,9 @@ int main(void) {
         cmocka_unit_test(checks_ids_against_the_vocabulary),
         cmocka_unit_test(takes_what_callers_of_two_servers_send_to_tokenize),
         cmocka_unit_test(refuses_what_cannot_be_tokenized_by_its_place),
+        cmocka_unit_test(takes_inputs_for_embeddings_in_each_of_their_forms),
+        cmocka_unit_test(refuses_what_cannot_be_embedded_by_its_place),
+        cmocka_unit_test(names_ids_that_an_embedding_model_does_not_have),
         cmocka_unit_test(refuses_more_ids_than_it_takes),
         cmocka_unit_test(takes_a_seed_of_its_own_each_time),
         cmocka_unit_test(a_number_beyond_64_bits_names_its_field),

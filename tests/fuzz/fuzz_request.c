@@ -57,8 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         body(PD_API_CHAT, text, n);
         break;
     default: {
-        static const unsigned apis[] = { PD_API_TEXT, PD_API_TOKENIZE, PD_API_DETOKENIZE, PD_API_CHAT | PD_API_TEMPLATE };
-        body(apis[data[0] / 4 % 4], text, n);
+        static const unsigned apis[] = { PD_API_TEXT, PD_API_TOKENIZE, PD_API_DETOKENIZE, PD_API_CHAT | PD_API_TEMPLATE, PD_API_EMBED };
+        body(apis[data[0] / 4 % 5], text, n);
         break;
     }
     }
