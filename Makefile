@@ -221,10 +221,10 @@ $(CLIENTS)/.made: tests/e2e/clients.txt
 	$(Q)rm -rf $(CLIENTS) && $(PYTHON) -m venv $(CLIENTS) && $(CLIENTS)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
 check-clients: $(CLIENTS)/.made $(B)/pantheond $(B)/tests/gen/tiny $(B)/tests/gen/script
 	$(Q)B=$(B) $(CLIENTS)/bin/python -m pytest -c tests/e2e/pytest.ini -W ignore tests/e2e/test_clients.py tests/e2e/test_schema.py $(PYTEST_ARGS)
-# Ten minutes of 64 clients, then the same under AddressSanitizer.   FLAVOUR=tsan: under ThreadSanitizer, for races
+# Ten minutes of 64 clients in the release build, then the same under AddressSanitizer and under ThreadSanitizer.   SOAK="asan tsan"
 soak:
-	$(Q)for f in $(if $(filter tsan,$(FLAVOUR)),tsan,release asan); do \
-	 $(MAKE) --no-print-directory FLAVOUR=$$f SOAK_SECONDS=$(or $(SOAK_SECONDS),600) SOAK_CLIENTS=$(or $(SOAK_CLIENTS),64) PYTEST_ARGS='-k many_clients' e2e || exit 1; done
+	$(Q)for f in $(or $(SOAK),release asan tsan); do \
+	 $(MAKE) --no-print-directory FLAVOUR=$$f SOAK_SECONDS=$(or $(SOAK_SECONDS),600) SOAK_CLIENTS=$(or $(SOAK_CLIENTS),64) PYTEST_ARGS='-s -k many_clients' e2e || exit 1; done
 # The installed unit's whole life under systemd as PID 1, in a container of its own.
 check-boot: all $(B)/tests/gen/script
 	$(Q)scripts/boot-test.sh $(B)
@@ -257,7 +257,7 @@ help:
 	@echo 'make check-clients LangChain, LiteLLM and schemathesis against the daemon, in a venv of their own'
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
 	@echo 'make bench-peers   against llama.cpp and ik_llama.cpp, in alternation (PEERS=DIR PEER_IK=DIR PEERS_ARGS="--rows PATTERN --help")'
-	@echo 'make lint bench fuzz soak install clean   (soak: many clients for ten minutes; fuzz: each fuzzer for FUZZ_SECONDS=60)'
+	@echo 'make lint bench fuzz soak install clean   (soak: 64 clients for ten minutes, in three builds; fuzz: each fuzzer for FUZZ_SECONDS=60)'
 	@echo 'USE_BLAS=1         with --isa blas: OpenBLAS (libopenblas.so.0, opened at run time) for long batches on F32 weights'
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'

@@ -173,54 +173,6 @@ def test_a_killed_client_frees_its_place(models, start):
     assert d.chat(max_tokens=1).status == 200
 
 
-SOAK_SECONDS = int(os.environ.get("SOAK_SECONDS", "6"))
-SOAK_CLIENTS = int(os.environ.get("SOAK_CLIENTS", "16"))
-
-
-def test_many_clients_with_aborts_leave_nothing_behind(models, start):
-    """Load: 16 clients for some seconds (`make soak`: 64 for ten minutes, memory of the release build flat in the second half), whole answers, streams, broken bodies and aborts; every surviving stream is complete and equal
-    to its unstreamed text. With the sanitizers' builds this is the race and leak check of the daemon."""
-    d = start(manifest(("tiny", models["tiny"], "max_concurrent: 4\nmax_sessions: 4\nqueue: { depth: 64 }")))
-    texts = {i: d.chat(f"Say {i}", seed=i, max_tokens=30, temperature=1).json["choices"][0]["message"]["content"] for i in range(4)}
-    errors, counts, end = [], {"whole": 0, "stream": 0, "abort": 0, "bad": 0}, time.monotonic() + SOAK_SECONDS
-
-    def client(k):
-        try:
-            n = k
-            while time.monotonic() < end:
-                n += 1
-                i, kind = n % 4, ("whole", "stream", "abort", "bad")[(n // 4) % 4]
-                counts[kind] += 1
-                if kind == "whole":
-                    r = d.chat(f"Say {i}", seed=i, max_tokens=30, temperature=1)
-                    assert r.status == 200 and r.json["choices"][0]["message"]["content"] == texts[i]
-                elif kind == "stream":
-                    chunks = d.stream(f"Say {i}", seed=i, max_tokens=30, temperature=1).chunks()
-                    assert "".join(c["choices"][0]["delta"].get("content", "") for c in chunks) == texts[i]
-                elif kind == "abort":
-                    s = d.stream(max_tokens=200, ignore_eos=True)
-                    next(s.events())
-                    s.close()
-                else:
-                    assert d.post("/v1/chat/completions", "{").status == 400
-        except Exception as e:
-            errors.append(repr(e))
-
-    threads = [threading.Thread(target=client, args=(k,)) for k in range(SOAK_CLIENTS)]
-    for t in threads:
-        t.start()
-    time.sleep(SOAK_SECONDS / 2)
-    half = d.memory()
-    for t in threads:
-        t.join()
-    if SOAK_SECONDS >= 60 and SLOW == 1:  # a sanitizer remembers every thread there was
-        assert d.memory() <= half * 1.05 + (8 << 20), f"memory grew from {half} to {d.memory()}"
-    assert not errors, errors[:3]
-    assert all(counts.values()), counts
-    wait_for(d.idle, 20)
-    assert d.get("/health").json["connections"] <= 2
-
-
 @pytest.mark.slow
 @pytest.mark.skipif(SLOW > 1, reason="figures are those of the release build")
 def test_memory_and_idle_cpu_are_bounded(start, models):
