@@ -245,6 +245,7 @@ install: all
 	 if [ -e $$f ]; then echo "$$f is kept as it is"; else echo "install -Dm644 etc/models.yaml $$f"; install -Dm644 etc/models.yaml $$f; fi
 	$(Q)f=$(DESTDIR)$(unitdir)/pantheond.service; mkdir -p $$(dirname $$f); echo "install $$f"; \
 	 sed 's|@sbindir@|$(sbindir)|; s|@bindir@|$(bindir)|; s|@sysconfdir@|$(sysconfdir)|g' packaging/systemd/pantheond.service.in > $$f; chmod 644 $$f
+	install -Dm644 packaging/systemd/pantheond.socket $(DESTDIR)$(unitdir)/pantheond.socket
 	for f in docs/*.md README.md LICENSE; do install -Dm644 $$f $(DESTDIR)$(docdir)/$$(basename $$f) || exit 1; done
 help:
 	@echo 'make [all]         pantheon-$(BACKEND) (and its link pantheon), pantheond, pantheon-reconcile, libpantheon.a'

@@ -29,6 +29,11 @@ static bool is_scalar(const struct cf_node *n) {
     return n && n->kind == CF_NODE_SCALAR;
 }
 
+static bool same_address(const struct cf_address *a, const struct cf_address *b) {
+    if (a->path || b->path) return a->path && b->path && strcmp(a->path, b->path) == 0;
+    return a->port != 0 && a->v6 == b->v6 && a->port == b->port && memcmp(a->ip, b->ip, sizeof a->ip) == 0;
+}
+
 static void check_listen(const struct check *c, const struct cf_server *s) {
     const struct cf_node *list = cf_node_find(cf_node_find(c->tree, "server"), "listen");
     struct cf_address seen[16], a;
@@ -37,13 +42,20 @@ static void check_listen(const struct check *c, const struct cf_server *s) {
     if (!list || list->kind != CF_NODE_LIST || list->n > 16) return;
     for (const struct cf_node *n = list->first; n; n = n->next) {
         if (n->kind != CF_NODE_SCALAR || !cf_address_parse(n->text, &a)) continue;
+        if (a.path && strlen(a.path) > MAX_SOCKET_PATH)
+            cf_report_add(c->rep, CF_RANGE, n->line, n->col, n->width, "'listen': a path of %zu bytes; a Unix socket's has at most %d", strlen(a.path), MAX_SOCKET_PATH);
+        if (a.path && s->admin_socket && strcmp(a.path, s->admin_socket) == 0)
+            cf_report_add(c->rep, CF_CONFLICT, n->line, n->col, n->width,
+                          "'listen': %s is the 'admin_socket'; whoever opens that one administers, whoever opens this one only asks: they need two paths", a.path);
+        if (a.scheme == CF_HTTPS && !s->tls_cert)
+            cf_report_add(c->rep, CF_CONFLICT, n->line, n->col, n->width, "'listen': %s needs a certificate: write 'tls: { cert: FILE, key: FILE }' in 'server'", n->text);
         if (!a.loopback && !s->insecure && !s->api_keys_file)
             cf_report_add(c->rep, CF_CONFLICT, n->line, n->col, n->width,
                           "'listen': %s is reachable from outside and nothing protects the API; listen on 127.0.0.1, name an "
                           "'api_keys_file', or write 'insecure: true' in 'server'",
                           n->text);
         for (size_t i = 0; i < n_seen; i++)
-            if (a.port != 0 && seen[i].v6 == a.v6 && seen[i].port == a.port && memcmp(seen[i].ip, a.ip, sizeof a.ip) == 0) {
+            if (same_address(&seen[i], &a)) {
                 cf_report_add(c->rep, CF_DUPLICATE, n->line, n->col, n->width,
                               "'listen': %s stands here twice; first in line %d, column %d", n->text, places[i]->line, places[i]->col);
                 break;

@@ -51,12 +51,23 @@ static const struct cf_key limits_rows[] = {
 };
 KEYS(limits, "'server.limits'", struct cf_manifest);
 
+static const struct cf_key tls_rows[] = {
+    { .name = "cert", .kind = CF_PATH, IN(server.tls_cert), .must = true, .change = CF_LIVE, .also = "certificate cert_file ssl_cert tls_cert chain",
+      .help = "The certificate in PEM form, behind it those that lead to its root (`fullchain.pem`)." },
+    { .name = "key", .kind = CF_PATH, IN(server.tls_key), .must = true, .change = CF_LIVE, .also = "key_file private_key ssl_key tls_key",
+      .help = "Its private key in PEM form, without a passphrase; only its owner and group may read the file." },
+};
+KEYS(tls, "'server.tls'", struct cf_manifest);
+
 static const struct cf_key server_rows[] = {
     { .name = "listen", .kind = CF_LIST, .each = CF_ADDRESS, IN(server.listen),
       .count = offsetof(struct cf_manifest, server.n_listen), .min = 1, .max = 16, .def = "127.0.0.1:8080", .change = CF_DRAIN,
       .also = "port bind address addr host_port listen_address",
       .help = "Where HTTP is served: `\"127.0.0.1:8080\"`, `\"[::1]:8080\"`; port 0 takes a free one. Anything but loopback needs "
-              "`api_keys_file`, or `insecure: true`." },
+              "`api_keys_file`, or `insecure: true`. With `tls` these speak TLS, unless they are written `\"http://127.0.0.1:8080\"`; `\"https://...\"` "
+              "insists on it. `\"unix:/run/pantheon/api.sock\"` is a Unix socket for requests (mode 0660, group `pantheon`), never with TLS, under the rules of "
+              "TCP: administration has its own." },
+    { .name = "tls", .kind = CF_GROUP, .keys = &tls, .later = true, .also = "ssl https certificate", .help = "A certificate: TCP then speaks TLS 1.2 or 1.3. The files are read again when they change." },
     { .name = "insecure", .kind = CF_FLAG, IN(server.insecure), .def = "false", .change = CF_LIVE,
       .help = "Permits listening off loopback although no keys protect the API." },
     { .name = "admin_socket", .kind = CF_PATH, IN(server.admin_socket), .def = "/run/pantheon/admin.sock", .change = CF_DRAIN,

@@ -15,11 +15,12 @@ struct cf_limits {
 };
 
 struct cf_server {
-    char **listen; /* "127.0.0.1:8080", "[::1]:8080" */
+    char **listen; /* "127.0.0.1:8080", "[::1]:8080", these behind "http://" or "https://", "unix:/path" */
     size_t n_listen;
     bool insecure; /* permits listening off loopback without keys */
     char *admin_socket;
     char *api_keys_file; /* as written; relative to the manifest's folder (the daemon joins them); NULL = no keys are asked for */
+    char *tls_cert, *tls_key; /* as written, relative as the above; NULL = no TLS */
     char **allowed_hosts; /* names and addresses without ports, besides loopback and the address asked at; "*" = any */
     size_t n_allowed_hosts;
     char **cors_origins; /* "https://app.example.org", no slash at the end; "*" = any */

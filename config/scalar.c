@@ -319,6 +319,14 @@ static bool port_parse(const char *s, uint16_t *ret) {
 bool cf_address_parse(const char *s, struct cf_address *ret) {
     struct cf_address a = { 0 };
     char host[INET6_ADDRSTRLEN];
+    if (strncmp(s, "unix:", 5) == 0) {
+        if (s[5] != '/') return false;
+        *ret = (struct cf_address){ .path = s + 5, .loopback = true };
+        return true;
+    }
+    if (strncmp(s, "http://", 7) == 0) a.scheme = CF_HTTP;
+    if (strncmp(s, "https://", 8) == 0) a.scheme = CF_HTTPS;
+    s += a.scheme == CF_HTTP ? 7 : a.scheme == CF_HTTPS ? 8 : 0;
     const char *colon = strrchr(s, ':'), *from = s, *to = colon;
     if (!colon) return false;
     if (*s == '[') {
@@ -345,6 +353,8 @@ static bool read_address(const struct fault *f, union cf_value *ret) {
         ret->text = s;
         return true;
     }
+    if (strncmp(s, "unix:", 5) == 0) return bad(f, CF_TYPE, "'%s': a Unix socket is written with its whole path, as in \"unix:/run/pantheon/api.sock\"", SHOWN(f));
+    if (strncmp(s, "http://", 7) == 0 || strncmp(s, "https://", 8) == 0) s = strstr(s, "://") + 3;
     size_t digits = run_of(s, "0123456789");
     if (digits && s[digits] == '\0') return bad(f, CF_TYPE, "a port alone is no address; write \"127.0.0.1:%s\"", SHOWN(f));
     if (*s == ':' && s[1] != ':') return bad(f, CF_TYPE, "'%s' has no host; write \"127.0.0.1%s\"", SHOWN(f), SHOWN(f));

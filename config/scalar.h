@@ -24,8 +24,10 @@ bool cf_word_in(const char *words, const char *word, size_t len);
 /* What a YAML 1.1 reader makes of this word without quotes: "true or false", "the number 8", ...; NULL when a plain text. */
 const char *cf_yaml11(const char *word);
 
-/* An address as bytes. False when it is not IPv4:port or [IPv6]:port. */
+/* An address as bytes. False when it is not IPv4:port or [IPv6]:port, maybe behind http:// or https://, nor unix:/path. */
 struct cf_address {
+    enum { CF_BARE, CF_HTTP, CF_HTTPS } scheme;
+    const char *path; /* of a Unix socket, in the text; then only `loopback` counts besides. NULL = TCP */
     bool v6, loopback;
     uint8_t ip[16]; /* v4: the first 4 */
     uint16_t port;

@@ -280,6 +280,7 @@ static bool refuse_admin(struct pd_leave *ret, struct pd_error *x, const char *w
 /* Plainly from this machine: not a web page that its browser shows there, nor somebody behind a proxy that runs there. */
 static bool judge_admin(const struct pd_asked *q, struct pd_leave *ret, struct pd_error *x) {
     char why[96];
+    if (q->from == PD_FROM_SOCKET) return refuse_admin(ret, x, "it comes over a socket of server.listen, whose clients may be a proxy's");
     if (q->from != PD_FROM_LOOPBACK) return refuse_admin(ret, x, "it comes from another machine");
     if (!q->host || !pd_host_is_loopback(q->host)) return refuse_admin(ret, x, "its Host is not this machine's loopback");
     if (q->origin) return refuse_admin(ret, x, "it comes from a web page (Origin)");

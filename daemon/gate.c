@@ -179,7 +179,9 @@ bool pd_gate_look(struct pd_app *app, bool now) {
 
 int pd_gate_use(struct pd_app *app, struct pd_counted_manifest *m, const char *dir, struct fo_err *e) {
     struct pd_gate *g = app->gate;
-    const char *named = m->m->server.api_keys_file;
+    const char *named = m->m->server.api_keys_file, *outside = pd_http_outside(app->http);
+    if (outside && !named && !m->m->server.insecure)
+        return fo_fail(e, FO_EACCES, "the daemon listens at %s, which is reachable from outside, and nothing protects the API; name an 'api_keys_file', or write 'insecure: true' in 'server'", outside);
     char *path = named ? pd_resolve(dir, named) : NULL;
     if (named && !path) return fo_fail(e, FO_ENOMEM, "no memory for a path");
     bool same = path && g->path && strcmp(path, g->path) == 0;

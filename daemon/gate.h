@@ -17,7 +17,8 @@ void pd_gate_free(struct pd_gate *g); /* no request is at it any more; NULL is a
 
 /* The rules are this manifest's from now on, for requests that come. `dir`: what a relative api_keys_file starts at; NULL = the working
  * directory. Keys that cannot be read are no error here: those before stay in force, or nobody is let in; pd_gate_keys and an event
- * say so. FO_ENOMEM: the rules before stay. */
+ * say so. FO_ENOMEM: the rules before stay; so they do with FO_EACCES, when other machines reach a listener (also one that was passed, or
+ * that this manifest no longer names) and nothing would protect it. */
 int pd_gate_use(struct pd_app *app, struct pd_counted_manifest *m, const char *dir, struct fo_err *e);
 
 /* Looks whether the file of keys has changed (one stat a second at most, at once when `now`) and reads it then. True = what pd_gate_keys

@@ -11,9 +11,6 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
-#include <fcntl.h>
-#include <grp.h>
-#include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -24,11 +21,10 @@
 #include <string.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
-#include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
+#include "daemon/listen.h"
 #include "daemon/oai.h"
 #include "engine/version.h"
 #include "foundry/base/buf.h"
@@ -38,10 +34,10 @@
 #include "foundry/base/rng.h"
 
 enum {
-    MAX_LISTENERS = 32,
     STACK_BYTES = 512 * 1024,   /* address space; what is touched counts. Templates render on this stack. */
     KEEP_ALIVE_MS = 75 * 1000,  /* an idle connection; clients give up theirs after 5 to 60 s */
     LINGER_MS = 2000,           /* after a refusal: time for the client to read it before the connection is cut */
+    MOST_DROPS = 64,            /* reads of 16 KiB of a client that is turned away: one that sends on and on gets no more of them */
     REFUSALS = 64,              /* connections over the cap that may be told so at one time */
     MIN_BODY_BYTES_PER_MS = 1,  /* a body slower than this on average is refused */
     BODIES_AT_ONCE = 4,         /* bodies of the largest size that may be in memory together */
@@ -56,9 +52,7 @@ struct pd_http {
         atomic_uint_fast64_t body_bytes, header_time_ms, body_idle_ms, write_idle_ms;
         atomic_uint connections, connections_per_address;
     } limits;
-    int listeners[MAX_LISTENERS];
-    int n_listeners;
-    char socket_path[108]; /* "" = none */
+    struct pd_listeners listeners;
     int wake; /* eventfd: the acceptor shall stop */
     pthread_t acceptor;
     bool accepting;
@@ -76,6 +70,7 @@ struct pd_http {
 struct pd_conn {
     struct pd_http *http;
     struct pd_conn *next, **link;
+    const struct pd_listener *at; /* where it came in */
     struct sockaddr_storage peer;
     int fd;
     enum { SERVE, SERVE_LOCAL, REFUSE_TOTAL, REFUSE_ADDRESS } mode;
@@ -237,12 +232,6 @@ bool pd_stream_close(struct pd_call *call) {
 
 /* --- one connection --- */
 
-static bool is_loopback(const struct sockaddr_storage *a) {
-    if (a->ss_family == AF_INET) return (ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24) == 127;
-    if (a->ss_family == AF_INET6) return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
-    return true;
-}
-
 /* An IP address without its port; "" for any other. */
 static const char *address_text(const struct sockaddr_storage *a, char out[46]) {
     const void *ip = a->ss_family == AF_INET6 ? (const void *)&((const struct sockaddr_in6 *)a)->sin6_addr : &((const struct sockaddr_in *)a)->sin_addr;
@@ -254,13 +243,15 @@ const char *pd_call_own_address(const struct pd_call *call, char out[46]) {
     struct sockaddr_storage own = { 0 };
     socklen_t len = sizeof own;
     if (getsockname(call->conn->fd, (struct sockaddr *)&own, &len)) own.ss_family = AF_UNSPEC;
+    pd_address_unmap(&own);
     return address_text(&own, out);
 }
 
 static void call_init(struct pd_call *call, struct pd_conn *c) {
     *call = (struct pd_call){ .conn = c, .body = "" };
-    call->from = c->peer.ss_family == AF_UNIX ? PD_FROM_UNIX : is_loopback(&c->peer) ? PD_FROM_LOOPBACK : PD_FROM_REMOTE;
-    if (call->from == PD_FROM_UNIX) snprintf(call->client, sizeof call->client, "unix");
+    bool file = c->peer.ss_family == AF_UNIX;
+    call->from = c->at->admin ? PD_FROM_UNIX : file ? PD_FROM_SOCKET : pd_address_is_loopback(&c->peer) ? PD_FROM_LOOPBACK : PD_FROM_REMOTE;
+    if (file) snprintf(call->client, sizeof call->client, "unix");
     else address_text(&c->peer, call->client);
     snprintf(call->id, sizeof call->id, "req_%016llx", (unsigned long long)fo_rng_entropy());
     c->chunked = c->head_only = c->close_after = false;
@@ -494,7 +485,7 @@ static void *conn_main(void *arg) {
     return NULL;
 }
 
-/* --- listeners --- */
+/* --- accepting --- */
 
 static bool same_address(const struct sockaddr_storage *a, const struct sockaddr_storage *b) {
     if (a->ss_family != b->ss_family) return false;
@@ -513,11 +504,11 @@ static void turn_away(struct pd_http *h, int fd) {
                      "Retry-After: 1\r\nConnection: close\r\n\r\n%s",
                      pn_version(), (unsigned long long)fo_rng_entropy(), h->turned_away.len, fo_buf_str(&h->turned_away));
     bool whole = !h->turned_away.failed && n > 0 && (size_t)n < sizeof answer;
-    while (recv(fd, drop, sizeof drop, MSG_DONTWAIT) == (ssize_t)sizeof drop) {
+    for (int i = 0; i < MOST_DROPS && recv(fd, drop, sizeof drop, MSG_DONTWAIT) == (ssize_t)sizeof drop; i++) {
     }
     if (whole && send(fd, answer, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
         shutdown(fd, SHUT_WR);
-        while (recv(fd, drop, sizeof drop, MSG_DONTWAIT) == (ssize_t)sizeof drop) {
+        for (int i = 0; i < MOST_DROPS && recv(fd, drop, sizeof drop, MSG_DONTWAIT) == (ssize_t)sizeof drop; i++) {
         }
     }
     close(fd);
@@ -530,23 +521,23 @@ static void prepare_turned_away(struct pd_http *h) {
     pd_error_json(&x, NULL, &h->turned_away);
 }
 
-static void adopt(struct pd_http *h, int fd, const struct sockaddr_storage *peer) {
+static void adopt(struct pd_http *h, const struct pd_listener *at, int fd, const struct sockaddr_storage *peer) {
     struct pd_conn *c = calloc(1, sizeof *c);
     int on = 1;
-    bool local = peer->ss_family == AF_UNIX;
-    if (!local) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (peer->ss_family != AF_UNIX) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (!c) {
         turn_away(h, fd);
         return;
     }
     c->http = h;
+    c->at = at;
     c->fd = fd;
     c->peer = *peer;
     pthread_mutex_lock(&h->lock);
     uint32_t same = 0;
-    if (!is_loopback(peer))
+    if (!pd_address_is_loopback(peer))
         for (const struct pd_conn *k = h->conns; k; k = k->next) same += same_address(&k->peer, peer);
-    c->mode = local && h->n_local < LOCAL_CONNECTIONS ? SERVE_LOCAL : h->n_conns >= h->limits.connections ? REFUSE_TOTAL : same >= h->limits.connections_per_address ? REFUSE_ADDRESS : SERVE;
+    c->mode = at->admin && h->n_local < LOCAL_CONNECTIONS ? SERVE_LOCAL : h->n_conns >= h->limits.connections ? REFUSE_TOTAL : same >= h->limits.connections_per_address ? REFUSE_ADDRESS : SERVE;
     bool take = !h->closing && (c->mode <= SERVE_LOCAL || h->n_refusing < REFUSALS);
     if (take) {
         *place_of(c) += 1;
@@ -576,112 +567,27 @@ static void adopt(struct pd_http *h, int fd, const struct sockaddr_storage *peer
 
 static void *accept_main(void *arg) {
     struct pd_http *h = arg;
-    struct pollfd p[MAX_LISTENERS + 1];
-    for (int i = 0; i < h->n_listeners; i++) p[i] = (struct pollfd){ .fd = h->listeners[i], .events = POLLIN };
-    p[h->n_listeners] = (struct pollfd){ .fd = h->wake, .events = POLLIN };
+    const int n = h->listeners.n;
+    struct pollfd p[PD_MAX_LISTENERS + 1];
+    for (int i = 0; i < n; i++) p[i] = (struct pollfd){ .fd = h->listeners.list[i].fd, .events = POLLIN };
+    p[n] = (struct pollfd){ .fd = h->wake, .events = POLLIN };
     for (;;) {
-        if (poll(p, (nfds_t)h->n_listeners + 1, -1) < 0 && errno != EINTR) return NULL;
-        if (p[h->n_listeners].revents) return NULL;
-        for (int i = 0; i < h->n_listeners; i++) {
+        if (poll(p, (nfds_t)n + 1, -1) < 0 && errno != EINTR) return NULL;
+        if (p[n].revents) return NULL;
+        for (int i = 0; i < n; i++) {
             struct sockaddr_storage peer = { 0 };
             socklen_t len = sizeof peer;
             if (!(p[i].revents & POLLIN)) continue;
-            int fd = accept4(h->listeners[i], (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+            int fd = accept4(p[i].fd, (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
             if (fd >= 0) {
-                adopt(h, fd, &peer);
+                pd_address_unmap(&peer);
+                adopt(h, &h->listeners.list[i], fd, &peer);
             } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
                 fo_log(FO_LOG_WARN, "http", "event=accept_failed reason=\"%s\" next=\"trying again in 100 ms\"", strerror(errno));
-                poll(&p[h->n_listeners], 1, 100); /* the listener stays readable; do not spin on it */
+                poll(&p[n], 1, 100); /* the listener stays readable; do not spin on it */
             }
         }
     }
-}
-
-/* "HOST:PORT" or "[V6]:PORT" into host and port; false when it is neither. */
-static bool split_address(const char *text, char *host, size_t size, const char **ret_port) {
-    const char *colon = strrchr(text, ':'), *start = text, *end = colon;
-    if (!colon || !colon[1] || strspn(colon + 1, "0123456789") != strlen(colon + 1) || strlen(colon + 1) > 5) return false;
-    if (*text == '[') {
-        if (colon[-1] != ']') return false;
-        start++;
-        end--;
-    } else if (memchr(text, ':', (size_t)(colon - text))) {
-        return false;
-    }
-    size_t n = (size_t)(end - start);
-    if (n == 0 || n >= size) return false;
-    memcpy(host, start, n);
-    host[n] = '\0';
-    *ret_port = colon + 1;
-    return true;
-}
-
-static int bind_one(struct pd_http *h, const struct addrinfo *a, const char *text, struct fo_err *e) {
-    if (h->n_listeners == MAX_LISTENERS) return fo_fail(e, FO_ELIMIT, "listen '%s': more than %d addresses", text, MAX_LISTENERS);
-    int on = 1, fd = socket(a->ai_family, a->ai_socktype | SOCK_NONBLOCK | SOCK_CLOEXEC, a->ai_protocol);
-    if (fd < 0) return fo_fail_errno(e, errno, "listen '%s'", text);
-    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-    if (a->ai_family == AF_INET6) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &on, sizeof on);
-    if (bind(fd, a->ai_addr, a->ai_addrlen) < 0 || listen(fd, 512) < 0) {
-        int err = errno;
-        close(fd);
-        if (err == EADDRINUSE) return fo_fail(e, FO_EBUSY, "listen '%s': the address is in use by another process", text);
-        return fo_fail_errno(e, err, "listen '%s'", text);
-    }
-    struct sockaddr_storage own;
-    socklen_t len = sizeof own;
-    char host[64] = "?", port[8] = "?";
-    if (getsockname(fd, (struct sockaddr *)&own, &len) == 0) getnameinfo((struct sockaddr *)&own, len, host, sizeof host, port, sizeof port, NI_NUMERICHOST | NI_NUMERICSERV);
-    bool v6 = a->ai_family == AF_INET6;
-    fo_log(FO_LOG_INFO, "http", "event=listening address=%s%s%s:%s", v6 ? "[" : "", host, v6 ? "]" : "", port);
-    h->listeners[h->n_listeners++] = fd;
-    return FO_OK;
-}
-
-static int bind_all(struct pd_http *h, const char *text, struct fo_err *e) {
-    char host[256];
-    const char *port;
-    if (!split_address(text, host, sizeof host, &port)) return fo_fail(e, FO_EINVAL, "listen '%s': not ADDRESS:PORT", text);
-    struct addrinfo hints = { .ai_family = AF_UNSPEC, .ai_socktype = SOCK_STREAM, .ai_flags = AI_PASSIVE | AI_NUMERICSERV }, *list;
-    int rc = getaddrinfo(host, port, &hints, &list);
-    if (rc) return fo_fail(e, FO_EINVAL, "listen '%s': %s", text, gai_strerror(rc));
-    int code = FO_OK;
-    for (const struct addrinfo *a = list; a && code == FO_OK; a = a->ai_next) code = bind_one(h, a, text, e);
-    freeaddrinfo(list);
-    return code;
-}
-
-/* Whether somebody listens there. */
-static bool socket_answers(const struct sockaddr_un *a) {
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    bool yes = fd >= 0 && (connect(fd, (const struct sockaddr *)a, sizeof *a) == 0 || errno == EAGAIN);
-    if (fd >= 0) close(fd);
-    return yes;
-}
-
-static int bind_socket(struct pd_http *h, const char *path, struct fo_err *e) {
-    struct sockaddr_un a = { .sun_family = AF_UNIX };
-    struct stat st;
-    if (strlen(path) >= sizeof a.sun_path) return fo_fail(e, FO_EINVAL, "%s: longer than a socket's path may be", path);
-    memcpy(a.sun_path, path, strlen(path));
-    if (socket_answers(&a)) return fo_fail(e, FO_EBUSY, "%s: another process listens there", path);
-    if (lstat(path, &st) == 0 && S_ISSOCK(st.st_mode)) unlink(path);
-    int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) return fo_fail_errno(e, errno, "%s", path);
-    mode_t before = umask(0117); /* never open to others, not for a moment; no other thread exists yet */
-    int rc = bind(fd, (struct sockaddr *)&a, sizeof a), err = errno;
-    umask(before);
-    if (rc < 0 || listen(fd, 64) < 0) {
-        if (rc == 0) err = errno;
-        close(fd);
-        return fo_fail_errno(e, err, "%s", path);
-    }
-    const struct group *g = getgrnam("pantheon");
-    if (g && chown(path, (uid_t)-1, g->gr_gid)) FO_DEBUGF("http", "event=socket_group path=%s reason=\"%s\"", path, strerror(errno));
-    fo_log(FO_LOG_INFO, "http", "event=listening socket=%s", path);
-    h->listeners[h->n_listeners++] = fd;
-    memcpy(h->socket_path, path, strlen(path));
-    return FO_OK;
 }
 
 void pd_http_set_limits(struct pd_http *h, const struct pd_http_limits *l) {
@@ -706,14 +612,11 @@ int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct f
     h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     prepare_turned_away(h);
     int code = h->wake < 0 ? fo_fail_errno(e, errno, "eventfd") : FO_OK;
-    for (size_t i = 0; i < opts->n_listen && code == FO_OK; i++) code = bind_all(h, opts->listen[i], e);
+    if (code == FO_OK) code = pd_listen_open(&opts->listen, &h->listeners, e);
     if (code != FO_OK) {
         pd_http_close(h);
         return code;
     }
-    struct fo_err why;
-    if (opts->socket_path && h->n_listeners < MAX_LISTENERS && bind_socket(h, opts->socket_path, &why))
-        fo_log(FO_LOG_WARN, "http", "event=no_admin_socket reason=\"%s\" next=\"administration over TCP from this machine only\"", why.msg);
     *ret = h;
     return FO_OK;
 }
@@ -727,6 +630,11 @@ int pd_http_start(struct pd_http *h, struct fo_err *e) {
 
 void pd_http_drain(struct pd_http *h) {
     atomic_store(&h->draining, true);
+}
+
+const char *pd_http_outside(const struct pd_http *h) {
+    const struct pd_listener *p = h ? pd_listen_outside(&h->listeners) : NULL;
+    return p ? p->text : NULL;
 }
 
 uint32_t pd_http_busy(const struct pd_http *h) {
@@ -748,8 +656,7 @@ void pd_http_close(struct pd_http *h) {
         if (write(h->wake, &one, sizeof one) < 0) fo_log(FO_LOG_WARN, "http", "event=wake_failed reason=\"%s\"", strerror(errno));
         pthread_join(h->acceptor, NULL);
     }
-    for (int i = 0; i < h->n_listeners; i++) close(h->listeners[i]);
-    if (h->socket_path[0]) unlink(h->socket_path);
+    pd_listen_close(&h->listeners);
     pthread_mutex_lock(&h->lock);
     h->closing = true;
     for (struct pd_conn *c = h->conns; c; c = c->next) shutdown(c->fd, SHUT_RDWR);

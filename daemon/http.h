@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "daemon/head.h"
+#include "daemon/listen.h"
 
 struct fo_err;
 struct pd_conn;
@@ -35,7 +36,11 @@ struct pd_call {
     struct pd_conn *conn;
     int status;                 /* of the answer; 0 = none yet */
     bool draining;              /* the server was told to stop before this request came */
-    enum pd_from { PD_FROM_REMOTE, PD_FROM_LOOPBACK, PD_FROM_UNIX } from; /* where the client is */
+    enum pd_from { /* where the client is */
+        PD_FROM_REMOTE, PD_FROM_LOOPBACK,
+        PD_FROM_SOCKET, /* a Unix socket for requests: a proxy's client may be anywhere */
+        PD_FROM_UNIX    /* the Unix socket for administration */
+    } from;
     char client[46];            /* its address; "unix" */
     uint64_t start_ms;          /* when its head had arrived (fo_now_ms) */
     char headers[512];          /* further lines for whatever answers it, as in pd_reply; "" = none */
@@ -53,9 +58,7 @@ struct pd_http_limits {
 };
 
 struct pd_http_opts {
-    const char *const *listen; /* [n_listen] "127.0.0.1:8080", "[::1]:8080", "localhost:8080" (every address of the name) */
-    size_t n_listen;
-    const char *socket_path;   /* a Unix socket besides, mode 0660, of group pantheon where there is one; NULL = none */
+    struct pd_listen_opts listen;
     struct pd_http_limits limits;
     pd_http_handler *handler;
     pd_http_admit *admit;  /* NULL = everybody is admitted */
@@ -64,9 +67,7 @@ struct pd_http_opts {
     void *ctx;
 };
 
-/* Binds all addresses. FO_EBUSY when one is in use, FO_EACCES without permission, FO_EINVAL for one that is none; the message names
- * it. Clients can connect; nobody is answered before pd_http_start. A Unix socket that cannot be had is logged, and the rest serves:
- * one that a dead process left behind is replaced, one that answers is somebody else's. */
+/* Opens the listeners (pd_listen_open, whose errors it has). Clients can connect; nobody is answered before pd_http_start. */
 int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct fo_err *e);
 /* Accepts from now on: the handler may be called before this returns. Once. */
 int pd_http_start(struct pd_http *h, struct fo_err *e);
@@ -76,6 +77,9 @@ void pd_http_drain(struct pd_http *h);
 
 /* Other limits from now on: for requests and connections that come, and for the next piece of those that are there. Any thread. */
 void pd_http_set_limits(struct pd_http *h, const struct pd_http_limits *l);
+
+/* The address of the first listener that other machines may reach; NULL = none (also of NULL). */
+const char *pd_http_outside(const struct pd_http *h);
 
 /* Calls whose handler has not returned. */
 uint32_t pd_http_busy(const struct pd_http *h);

@@ -1,6 +1,10 @@
-/* What systemd is told (sd_notify): the only user of libsystemd. Without NOTIFY_SOCKET every call does nothing. Any thread. */
+/* What systemd is told (sd_notify), and the sockets that come from it (sd_listen_fds): the only user of libsystemd. Without
+ * NOTIFY_SOCKET every call of the first kind does nothing. Any thread. */
 #pragma once
 #include <stdint.h>
+
+struct fo_err;
+struct pd_passed;
 
 void pd_notify_ready(void);
 void pd_notify_stopping(void);
@@ -12,3 +16,7 @@ void pd_notify_reloading(void);
 /* The watchdog's interval, 0 = there is none; and its food. */
 uint64_t pd_notify_watchdog_ms(void);
 void pd_notify_watchdog(void);
+
+/* The sockets that a socket unit opened for this process; *ret has none when there is no such unit. Takes the variables that tell of them
+ * out of the environment, also when they were for another process. FO_EINVAL when what they say cannot be. Before other threads exist. */
+int pd_notify_sockets(struct pd_passed *ret, struct fo_err *e);

@@ -16,6 +16,7 @@
 #include "daemon/gate.h"
 #include "daemon/http.h"
 #include "daemon/log.h"
+#include "daemon/notify.h"
 #include "daemon/reconcile.h"
 #include "daemon/routes.h"
 #include "daemon/source.h"
@@ -26,11 +27,9 @@
 #include "foundry/device.h"
 
 /* Binds what the manifest names. Before the loop, so that an address in use is said at once. */
-static int open_http(struct pd_app *app, const struct cf_manifest *m, struct fo_err *e) {
+static int open_http(struct pd_app *app, const struct cf_manifest *m, const struct pd_passed *passed, struct fo_err *e) {
     struct pd_http_opts http = {
-        .listen = (const char *const *)m->server.listen,
-        .n_listen = m->server.n_listen,
-        .socket_path = m->server.admin_socket,
+        .listen = { .rows = (const char *const *)m->server.listen, .n_rows = m->server.n_listen, .admin_socket = m->server.admin_socket, .passed = passed },
         .handler = pd_dispatch,
         .admit = pd_gate_admit,
         .done = pd_gate_done,
@@ -43,6 +42,7 @@ static int open_http(struct pd_app *app, const struct cf_manifest *m, struct fo_
 int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
     struct pd_app app;
     struct pd_loop *loop = NULL;
+    struct pd_passed passed;
     struct pd_loop_opts loop_opts = { .config = opts->config, .dir = opts->dir, .state_dir = opts->state_dir, .isa = opts->isa, .no_mmap = opts->no_mmap, .must_serve = opts->must_serve };
     struct fo_err e;
     sigset_t mask;
@@ -59,7 +59,8 @@ int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
     app.config = opts->config;
     if (code == FO_OK) code = pn_engine_new(&app.engine, &e);
     if (code == FO_OK) code = pd_gate_new(&app.gate, &e);
-    if (code == FO_OK) code = open_http(&app, r->manifest, &e);
+    if (code == FO_OK) code = pd_notify_sockets(&passed, &e);
+    if (code == FO_OK) code = open_http(&app, r->manifest, &passed, &e);
     if (code == FO_OK) code = pd_loop_new(&app, r, opts->generation, opts->bad_report, &loop_opts, &loop, &e);
     if (code == FO_OK) code = pd_http_start(app.http, &e);
     if (code == FO_OK) {

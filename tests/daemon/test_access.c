@@ -192,7 +192,7 @@ static void a_host_is_loopback_the_address_asked_at_or_listed(void **state) {
 
 /* --- the decision --- */
 
-enum { REMOTE = PD_FROM_REMOTE, LOCAL = PD_FROM_LOOPBACK, UNIX = PD_FROM_UNIX, OPEN = 0, KEYED = 1, BROKEN = 2 };
+enum { REMOTE = PD_FROM_REMOTE, LOCAL = PD_FROM_LOOPBACK, SOCKET = PD_FROM_SOCKET, UNIX = PD_FROM_UNIX, OPEN = 0, KEYED = 1, BROKEN = 2 };
 
 struct row {
     int rules; /* OPEN, KEYED, BROKEN */
@@ -301,6 +301,12 @@ static const struct row rows[] = {
     { OPEN, UNIX, "POST /admin/reconcile", "Host: evil.example\r\n" EVIL, 0, NULL, NULL, false, false },
     { KEYED, UNIX, "POST /admin/reconcile", "", 0, NULL, NULL, false, false },
     { BROKEN, UNIX, "GET /v1/models", "", 0, NULL, NULL, false, false },
+    /* one for requests: as from anywhere */
+    { OPEN, SOCKET, "GET /v1/models", HOST, 0, NULL, NULL, false, false },
+    { OPEN, SOCKET, "GET /v1/models", "Host: evil.example\r\n", 403, "host_not_allowed", NULL, false, false },
+    { OPEN, SOCKET, "GET /admin/models", HOST, 403, "admin_forbidden", NULL, false, false },
+    { KEYED, SOCKET, "GET /v1/models", HOST, 401, "invalid_api_key", NULL, false, false },
+    { KEYED, SOCKET, "POST /admin/reconcile", ADM, 0, NULL, "root", false, false },
 };
 
 static void decides_each_request_as_the_table_says(void **state) {

@@ -117,7 +117,7 @@ static int open_gate(void **state) {
         port = ntohs(a.sin_port);
         char text[32];
         snprintf(text, sizeof text, "127.0.0.1:%u", port);
-        struct pd_http_opts o = { .listen = (const char *const[]){ text }, .n_listen = 1, .handler = handler, .admit = pd_gate_admit, .done = pd_gate_done, .ctx = &app,
+        struct pd_http_opts o = { .listen = { .rows = (const char *const[]){ text }, .n_rows = 1 }, .handler = handler, .admit = pd_gate_admit, .done = pd_gate_done, .ctx = &app,
                                   .limits = { .body_bytes = 100000, .header_time_ms = 5000, .body_idle_ms = 5000, .write_idle_ms = 5000, .connections = 50, .connections_per_address = 50 } };
         if (pd_http_open(&o, &app.http, &e) != FO_OK) app.http = NULL;
     }

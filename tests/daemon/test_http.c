@@ -80,7 +80,7 @@ static struct server start(uint32_t connections) {
         s.port = ntohs(a.sin_port);
         char text[32];
         snprintf(text, sizeof text, "127.0.0.1:%u", s.port);
-        struct pd_http_opts o = { .listen = (const char *const[]){ text }, .n_listen = 1, .handler = handler,
+        struct pd_http_opts o = { .listen = { .rows = (const char *const[]){ text }, .n_rows = 1 }, .handler = handler,
                                   .limits = { .body_bytes = 100000, .header_time_ms = 400, .body_idle_ms = 400, .write_idle_ms = 400,
                                               .connections = connections, .connections_per_address = 1 } };
         struct fo_err e;
@@ -394,12 +394,12 @@ static void refuses_an_address_that_it_cannot_have(void **state) {
     snprintf(text, sizeof text, "127.0.0.1:%u", s.port);
     struct fo_err e;
     struct pd_http *h = NULL;
-    struct pd_http_opts o = { .listen = (const char *const[]){ text }, .n_listen = 1, .limits = { .connections = 1 }, .handler = handler };
+    struct pd_http_opts o = { .listen = { .rows = (const char *const[]){ text }, .n_rows = 1 }, .limits = { .connections = 1 }, .handler = handler };
     assert_int_equal(pd_http_open(&o, &h, &e), FO_EBUSY);
     assert_non_null(strstr(e.msg, text));
     static const char *const bad[] = { "127.0.0.1", "127.0.0.1:", ":80", "127.0.0.1:x", "::1:80", "[::1]80", "[::1:80", "127.0.0.1:99999999" };
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        o.listen = &bad[i];
+        o.listen.rows = &bad[i];
         assert_int_equal(pd_http_open(&o, &h, &e), FO_EINVAL);
     }
     assert_null(h);

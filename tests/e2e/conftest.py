@@ -137,8 +137,9 @@ def check_usage(u):
 
 
 class Daemon:
-    def __init__(self, folder, manifest, wait=True, env=None, args=()):
-        self.port = free_port()
+    def __init__(self, folder, manifest, wait=True, env=None, args=(), port=None, launch=(), fds=()):
+        """launch: a command in front that becomes the daemon, with the descriptors fds."""
+        self.port = port or free_port()
         self.folder = folder
         self.manifest = folder / "models.yaml"
         self.socket_dir = tempfile.mkdtemp(prefix="pd-")  # a socket's path is short
@@ -148,8 +149,8 @@ class Daemon:
         self.write(manifest)
         self.log_path = folder / "log"
         self.log_file = open(self.log_path, "w")
-        self.process = subprocess.Popen([str(BUILD / "pantheond"), "--config", str(self.manifest), *args], stdout=self.log_file, stderr=self.log_file,
-                                        env={**os.environ, "STATE_DIRECTORY": str(self.state), **(env or {})}, cwd=ROOT)
+        self.process = subprocess.Popen([*launch, str(BUILD / "pantheond"), "--config", str(self.manifest), *args], stdout=self.log_file, stderr=self.log_file,
+                                        env={**os.environ, "STATE_DIRECTORY": str(self.state), **(env or {})}, cwd=ROOT, pass_fds=fds)
         if wait:
             self.wait_listening()
             wait_for(self.settled, 60, "all models loaded or failed")
