@@ -79,6 +79,38 @@ def test_pain_23_an_answer_without_max_tokens_ends_at_the_cap(daemon):
     assert r.json["usage"]["total_tokens"] == CAP
 
 
+# What agents look for before they compact a conversation: phrases of opencode's and pi's lists and of others of their kind.
+OVERFLOW = [r"exceeds the available context size", r"maximum context length is \d+ tokens", r"maximum context length", r"context[_ ]length[_ ]exceeded", r"max.*?(\d+) tokens.*?(\d+) "]
+ANY_OVERFLOW = OVERFLOW + [r"prompt is too long", r"exceeds the context window", r"reduce the length of the messages", r"exceeds the limit of \d+", r"context window exceeds limit", r"too many tokens",
+                           r"token limit exceeded", r"request entity too large", r"request_too_large", r"request contains \d+ images", r"too many images", r"maximum number of tokens"]
+NO_OVERFLOW = [r"rate limit", r"too many requests", r"throttling"]  # looked for first: it is another error then
+
+
+def matches(patterns, answer):
+    """Of the message and the code, as agents read them, whatever the case of the letters."""
+    said = f"{answer.error['message']} {answer.error['code']}"
+    return [p for p in patterns if re.search(p, said, re.IGNORECASE)]
+
+
+def test_pain_24_agents_know_an_overflow_when_they_see_one(daemon):
+    for r in (daemon.chat("word " * 300), daemon.chat("word " * 300, stream=True), daemon.complete([3] * (CAP + 1))):
+        assert matches(OVERFLOW, r) == OVERFLOW and not matches(NO_OVERFLOW, r), r.body
+
+
+def test_pain_24_nothing_else_is_taken_for_an_overflow(models, start):
+    d = start(manifest(("tiny", models["slow"], "max_concurrent: 1\nmax_sessions: 1\nqueue: { depth: 1 }"), server="limits: { body: 64KiB }"))
+    image = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:,"}}]}]
+    refused = [d.chat(n=100000), d.chat(max_tokens=-1), d.chat(stop=["x"] * 17), d.chat(model="absent"), d.chat("x" * 70000), d.chat(temperature=9), d.chat(best=1),
+               d.post("/v1/chat/completions", {"model": "tiny", "messages": image}), d.post("/v1/chat/completions", "{")]
+    held = [d.stream(max_tokens=2000, ignore_eos=True) for _ in range(2)]
+    refused.append(d.chat())
+    for s in held:
+        s.close()
+    assert {r.status for r in refused} == {400, 404, 413, 429}
+    for r in refused:
+        assert not matches(ANY_OVERFLOW, r), r.body
+
+
 # --- clients that leave, idle streams ---
 
 
