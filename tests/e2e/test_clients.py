@@ -4,10 +4,11 @@ opencode, read as its parser reads, and Open WebUI's polling, titles in parallel
 import concurrent.futures
 import json
 import os
+import subprocess
 
 import pytest
 
-from conftest import Stream, manifest, wait_for
+from conftest import BUILD, ROOT, Stream, manifest, wait_for
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would fetch a list of prices
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -116,6 +117,52 @@ def test_what_the_ai_sdk_sends_is_answered_as_its_parser_reads(daemon):
     assert usage["prompt_tokens"] > 0 and usage["prompt_tokens_details"]["cached_tokens"] >= 0
     whole = daemon.post("/v1/chat/completions", {k: v for k, v in body.items() if not k.startswith("stream")})
     assert whole.json["choices"][0]["message"]["content"] == text
+
+
+# --- what needs tools or a response format: as it was recorded, and refused by name until this server has them ---
+
+
+def recorded(name):
+    return json.loads((ROOT / f"tests/cases/clients/{name}.json").read_text())
+
+
+@pytest.mark.parametrize("name, field", [("instructor_tools", "tools"), ("instructor_json_schema", "response_format"), ("opencode_first", "tools"), ("opencode_after_a_tool", "tools")])
+def test_a_recorded_body_is_refused_by_the_field_and_answered_without_it(daemon, name, field):
+    body = recorded(name)
+    r = daemon.post("/v1/chat/completions", body)
+    assert r.status == 400 and r.error["param"].split(".")[0] in (field, "tool_choice") and r.error["code"] == "unsupported_parameter", r.body
+    rest = {k: v for k, v in body.items() if k not in (field, "tool_choice")}
+    if rest.get("stream"):
+        assert Stream(daemon, "/v1/chat/completions", rest).chunks()
+    else:
+        assert daemon.post("/v1/chat/completions", rest).status == 200
+
+
+def test_instructor_gets_its_object_from_an_answer_in_markdown(start, tmp_path):
+    """The mode of instructor that asks in words alone; the model is a script that says the object."""
+    instructor = pytest.importorskip("instructor", reason="`make check-clients` has it")
+    from typing import Literal, Optional
+    from openai import OpenAI
+    from pydantic import BaseModel, Field
+
+    class Address(BaseModel):
+        street: str
+        city: Optional[str] = None
+
+    class Person(BaseModel):
+        name: str
+        age: int = Field(ge=0, le=150)
+        role: Literal["admin", "user"] = "user"
+        addresses: list[Address] = []
+
+    says = 'Here it is:\n```json\n{"name": "Ann", "age": 31, "addresses": [{"street": "High Street", "city": "Bath"}]}\n```'
+    path = tmp_path / "says.gguf"
+    subprocess.run([str(BUILD / "tests/gen/script"), str(path), "--text", says, "--weights", "1MiB"], check=True, cwd=ROOT)
+    d = start(manifest(("tiny", path)))
+    client = OpenAI(base_url=f"http://127.0.0.1:{d.port}/v1", api_key="none", max_retries=0)
+    person = instructor.from_openai(client, mode=instructor.Mode.MD_JSON).chat.completions.create(
+        model="tiny", messages=[{"role": "user", "content": "Ann is 31 and lives in Bath."}], response_model=Person, max_retries=0, max_tokens=400)
+    assert person.model_dump() == Person(name="Ann", age=31, addresses=[Address(street="High Street", city="Bath")]).model_dump()
 
 
 # --- Open WebUI ---
