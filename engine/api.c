@@ -13,6 +13,7 @@
 #include <time.h>
 
 #include "engine/chat.h"
+#include "engine/embed.h"
 #include "engine/engine.h"
 #include "engine/text.h"
 #include "foundry/base/buf.h"
@@ -139,7 +140,9 @@ void pn_llm_info(const struct pn_llm *m, struct pn_llm_info *ret) {
                                  .ctx_cap = i->ctx_cap,
                                  .max_sessions = i->max_sessions,
                                  .max_concurrent = i->max_concurrent,
-                                 .has_tokenizer = i->has_tokenizer };
+                                 .has_tokenizer = i->has_tokenizer,
+                                 .embedding_length = i->n_embd,
+                                 .pooling = pn_pooling_name(i->pooling) };
 }
 
 int pn_llm_tokenize(const struct pn_llm *m, const char *text, size_t len, bool special, bool add, int32_t **ret_ids, size_t *ret_n,
@@ -318,4 +321,40 @@ int pn_generate(struct pn_session *s, const struct pn_gen_options *o, pn_text_fn
     pn_gen_free(g);
     if (rc == PN_OK && ret) *ret = c.result;
     return rc;
+}
+
+/* --- embeddings ------------------------------------------------------------------------------ */
+static int embed(struct pn_llm *m, const int32_t *tokens, size_t n_tokens, float *ret, size_t n, struct fo_err *f) {
+    struct pn_budget budget;
+    struct pn_request *r;
+    struct pn_event ev;
+    uint32_t length = pn_model_info(pn_served_model(m->served))->n_embd;
+    if (n != length) return fo_fail_need(f, FO_EINVAL, n, length, "n is %zu, this model's vectors have %u numbers", n, length);
+    if (n_tokens > UINT32_MAX) return fo_fail(f, FO_EINVAL, "n_tokens is too large");
+    struct pn_request_opts o = { .tokens = tokens, .n_tokens = (uint32_t)n_tokens, .embed = true };
+    if (pn_submit(m->served, &o, &r, &budget, f) != 0) return f->code;
+    do {
+        pn_request_next(r, WAIT_MS, &ev);
+    } while (ev.kind != PN_EV_DONE && ev.kind != PN_EV_ERROR);
+    int rc = ev.kind == PN_EV_DONE ? 0 : (int)ev.err->code;
+    if (rc == 0) memcpy(ret, ev.embedding, n * sizeof *ret);
+    else *f = *ev.err;
+    pn_request_release(r);
+    return rc;
+}
+
+int pn_llm_embed_tokens(struct pn_llm *m, const int32_t *tokens, size_t n_tokens, float *ret, size_t n, struct pn_error *e) {
+    struct fo_err f;
+    return embed(m, tokens, n_tokens, ret, n, &f) == 0 ? PN_OK : give(&f, e);
+}
+
+int pn_llm_embed(struct pn_llm *m, const char *text, size_t len, float *ret, size_t n, uint32_t *ret_tokens, struct pn_error *e) {
+    struct fo_err f;
+    struct pn_ids ids;
+    if (pn_text_encode(pn_served_model(m->served), text, len, false, true, 0, &ids, &f) != 0) return give(&f, e);
+    int rc = embed(m, ids.ids, ids.n, ret, n, &f);
+    free(ids.ids);
+    if (rc != 0) return give(&f, e);
+    if (ret_tokens) *ret_tokens = ids.n;
+    return PN_OK;
 }

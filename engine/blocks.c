@@ -1,7 +1,7 @@
 /* Shared blocks: see blocks.h. Buffers of a step and who uses them when:
  *
  *     x     the residual stream, all through
- *     h     normalised input -> q k v | output of o     normalised input -> gate up | output of down     normalised rows -> logits
+ *     h     normalised input -> q k v | output of o     normalised input -> gate up | output of down     normalised rows: states | -> logits
  *     q k v att                 attention                                  gate up  feed-forward
  */
 #include "engine/blocks.h"
@@ -172,17 +172,23 @@ static int ffn_forward(const struct pn_step *s, const struct pn_ffn *w, struct f
     return FO_OK;
 }
 
-/* logits = Output(RMSNorm(x)) for the rows that are wanted. */
+/* h = RMSNorm(x) of `rows` alone, side by side: runs of them are done together. */
+static int gather(const struct pn_step *s, const struct fo_tensor *norm, const int32_t *rows, int n, float *h, struct fo_err *e) {
+    uint64_t k = s->h->n_embd;
+    for (int i = 0, run; i < n; i += run) {
+        for (run = 1; i + run < n && rows[i + run] == rows[i] + run;) run++;
+        if (fo_rms_norm(s->stream, s->buf.x + (uint64_t)rows[i] * k, norm->data, run, (int64_t)k, s->h->rms_eps, h + (uint64_t)i * k, e)) return e->code;
+    }
+    return FO_OK;
+}
+
+/* The rows that are asked for: states = RMSNorm(x), or logits = Output(RMSNorm(x)). */
 static int head_forward(const struct pn_step *s, const struct fo_tensor *norm, const struct fo_tensor *output, struct fo_err *e) {
     const struct pn_buffers *b = &s->buf;
-    uint64_t k = s->h->n_embd;
-    /* Normalising also gathers: runs of wanted rows land side by side in h. */
-    for (int i = 0, run; i < s->n_wanted; i += run) {
-        for (run = 1; i + run < s->n_wanted && s->wanted[i + run] == s->wanted[i] + run;) run++;
-        if (fo_rms_norm(s->stream, b->x + (uint64_t)s->wanted[i] * k, norm->data, run, (int64_t)k, s->h->rms_eps, b->h + (uint64_t)i * k, e))
-            return fo_wrap(e, "output");
-    }
-    if (s->n_wanted && fo_matmul(s->stream, output, b->h, s->n_wanted, b->logits, e)) return fo_wrap(e, "output");
+    float *wanted = b->h + (uint64_t)s->n_stated * s->h->n_embd;
+    if (gather(s, norm, s->stated, s->n_stated, b->h, e) || gather(s, norm, s->wanted, s->n_wanted, wanted, e) ||
+        (s->n_wanted && fo_matmul(s->stream, output, wanted, s->n_wanted, b->logits, e)))
+        return fo_wrap(e, "output");
     return FO_OK;
 }
 

@@ -11,6 +11,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/embed.h"
 #include "engine/mem/admit.h"
 #include "engine/request_worker.h"
 #include "engine/sched.h"
@@ -373,14 +374,20 @@ int pn_submit(struct pn_served *s, const struct pn_request_opts *o, struct pn_re
         .kv_tokens_cap = (uint64_t)info->seq_pages * info->page_tokens,
         .kv_bytes_available = pn_sched_kv_available(s->sched),
         .max_tokens_default = atomic_load(&s->max_tokens_default),
+        .prompt_only = o->embed,
     };
-    int rc = pn_admit(&facts, o->n_tokens, o->max_tokens, ret_budget, e);
-    if (rc == 0 && (o->want_text || o->n_stops > 0) && !info->has_tokenizer)
+    int rc = pn_admit(&facts, o->n_tokens, o->embed ? 0 : o->max_tokens, ret_budget, e);
+    if (rc == 0 && o->embed) rc = pn_pooling_check(info->pooling, e);
+    if (rc == 0 && !o->embed && (o->want_text || o->n_stops > 0) && !info->has_tokenizer)
         rc = fo_fail(e, FO_EUNSUPPORTED, "this model has no tokenizer that can write text: %s", info->tokenizer_error);
     if (rc == 0) rc = pn_sched_room(s->sched, o->goes_on, e); /* before anything is copied: a full queue answers at once */
     struct pn_request *r = NULL;
     if (rc == 0)
         rc = pn_request_new(o, (uint32_t)ret_budget->max_tokens, (int32_t)info->n_vocab, pn_sched_wake(s->sched), &r, e);
+    if (rc == 0 && o->embed && pn_pooled_new(info->pooling, info->n_embd, o->n_tokens, &r->pooled, e) != 0) {
+        rc = e->code;
+        pn_request_discard(r);
+    }
     if (rc == 0 && pn_sched_submit(s->sched, r, e) != 0) {
         rc = e->code;
         pn_request_discard(r);

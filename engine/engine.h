@@ -110,7 +110,8 @@ struct pn_budget {
     uint32_t retry_after_s; /* with FO_EBUSY and FO_EUNAVAIL */
 };
 
-/* THE admission of every endpoint. FO_EBUDGET: prompt + max_tokens pass the cap (or the prompt leaves no room for one token), with the message that openai.md 3.8's
- * matchers know; FO_EBUSY: the queue is full; FO_EUNAVAIL: draining or the model failed; FO_EINVAL: a bad parameter or token id.
+/* THE admission of every endpoint. FO_EBUDGET: prompt + max_tokens pass the cap (or the prompt leaves no room for one token; an embedding needs none), with the message that openai.md 3.8's
+ * matchers know; FO_EBUSY: the queue is full; FO_EUNAVAIL: draining or the model failed; FO_EINVAL: a bad parameter or token id; FO_EUNSUPPORTED:
+ * text of a model without tokenizer, an embedding of one whose pooling makes none.
  * *ret_budget is filled in every case. On FO_OK *ret is queued and its reader must release it. */
 int pn_submit(struct pn_served *s, const struct pn_request_opts *opts, struct pn_request **ret, struct pn_budget *ret_budget, struct fo_err *e);

@@ -41,7 +41,7 @@ struct pn_hparams {
 /* Scratch of a step, on the device. Row counts are at most those of the layout. */
 struct pn_buffers {
     float *x;         /* [rows][n_embd] the residual stream */
-    float *h;         /* [rows][n_embd] a normalised input, then a block's output */
+    float *h;         /* [rows][n_embd] a normalised input, then a block's output; at the end the states that are asked for, then those to make logits of */
     float *q, *att;   /* [rows][n_head * head_dim] */
     float *k, *v;     /* [rows][n_head_kv * head_dim] */
     float *gate, *up; /* [rows][n_ff] */
@@ -51,7 +51,7 @@ struct pn_buffers {
 };
 
 /* One call of the forward pass: some tokens of some sequences, one row a token, through the layers [first_layer, end_layer) of one die.
- * The die of layer 0 begins with the embedding, the one of the last layer ends with the logits; between dies the model carries buf.x. */
+ * The die of layer 0 begins with the embedding, the one of the last layer ends with states and logits; between dies the model carries buf.x. */
 struct pn_step {
     struct fo_stream *stream;
     uint32_t first_layer, end_layer;
@@ -64,6 +64,8 @@ struct pn_step {
     const int32_t *const *tokens; /* [batch.n_seqs] each sequence from its start, the rows of this step included: [pos + n] */
     const int32_t *wanted;       /* [n_wanted] rows whose logits are asked for, ascending */
     int n_wanted;
+    const int32_t *stated;       /* [n_stated] rows whose states after the output norm are asked for, ascending; none is wanted too */
+    int n_stated;
     struct pn_buffers buf;
     struct pn_routes routes; /* with experts */
 };
@@ -78,7 +80,7 @@ struct pn_family {
      * when measuring (the pointers are then NULL too). */
     int (*layout)(const struct pn_hparams *h, int rows, int logit_rows, struct fo_arena *a, unsigned char *block, struct pn_buffers *ret,
                   struct fo_err *e);
-    /* From ids to buf.logits [n_wanted][n_vocab]. Allocates nothing. */
+    /* From ids to buf.h [n_stated][n_embd], the states that are asked for, and buf.logits [n_wanted][n_vocab]. Allocates nothing. */
     int (*forward)(const void *weights, const struct pn_step *s, struct fo_err *e);
 };
 

@@ -9,6 +9,11 @@
 #include "engine/model_impl.h"
 #include "foundry/device.h"
 
+/* Whether row j of an item is one whose state is wanted. */
+static bool is_stated(const struct pn_batch_item *it, uint32_t j) {
+    return it->want == PN_WANT_ALL_STATES || (it->want == PN_WANT_LAST_STATE && j + 1 == it->n) || (it->want == PN_WANT_FIRST_STATE && j == 0);
+}
+
 static int check_batch(const struct pn_model *m, const struct pn_batch_item *items, int n_items, struct fo_err *e) {
     uint64_t rows = 0, wanted = 0;
     if (n_items < 1 || (uint32_t)n_items > m->info.max_concurrent)
@@ -37,7 +42,7 @@ static int check_batch(const struct pn_model *m, const struct pn_batch_item *ite
 /* Rows in item order: ids, positions, and which of them the output is asked for. Tokens go behind the sequences' ends, where they count
  * once the step has succeeded. */
 static void fill_rows(struct pn_model *m, const struct pn_batch_item *items, int n_items, struct pn_step *s) {
-    int row = 0, wanted = 0;
+    int row = 0, wanted = 0, stated = 0;
     for (int i = 0; i < n_items; i++) {
         const struct pn_batch_item *it = &items[i];
         memcpy(it->seq->tokens + it->seq->len, it->tokens, it->n * sizeof *it->seq->tokens);
@@ -47,6 +52,7 @@ static void fill_rows(struct pn_model *m, const struct pn_batch_item *items, int
             m->ids[row] = it->tokens[j];
             m->pos[row] = (int32_t)(it->seq->len + j);
             if (it->want == PN_WANT_ALL || (it->want == PN_WANT_LAST && j + 1 == it->n)) m->wanted[wanted++] = row;
+            if (is_stated(it, j)) m->stated[stated++] = row;
         }
     }
     *s = (struct pn_step){
@@ -58,6 +64,8 @@ static void fill_rows(struct pn_model *m, const struct pn_batch_item *items, int
         .tokens = m->tokens,
         .wanted = m->wanted,
         .n_wanted = wanted,
+        .stated = m->stated,
+        .n_stated = stated,
         .routes = m->routes,
     };
 }
@@ -90,6 +98,12 @@ static int compute(struct pn_model *m, struct pn_step *s, float **ret_logits, st
         logits = m->host_logits;
     }
     *ret_logits = logits;
+    m->states = last->buf.h;
+    if (!last->dev->weights_in_place && s->n_stated) {
+        uint64_t bytes = (uint64_t)s->n_stated * m->h.n_embd * sizeof *m->carried;
+        if (last->dev->download(last->dev, m->carried, last->buf.h, bytes, e)) return e->code;
+        m->states = m->carried;
+    }
     return FO_OK;
 }
 
@@ -112,4 +126,8 @@ int pn_model_forward(struct pn_model *m, const struct pn_batch_item *items, int 
 undo:
     while (reserved-- > 0) pn_kv_seq_shrink(items[reserved].seq, m->pages_before[reserved]);
     return e->code;
+}
+
+const float *pn_model_states(const struct pn_model *m) {
+    return m->states;
 }

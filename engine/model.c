@@ -13,7 +13,7 @@
  *     weights    die      the tensors of its layers, or, when it reads them in the map, only those that it cannot read there
  *     kv         die      all pages, of its layers; touched as sequences grow
  *     compute    die      activations of one step, and logits on the last die
- *     host       heap     free pages, the rows of a step, logits where the die's are out of reach, what is carried between dies
+ *     host       heap     free pages, the rows of a step, logits and states where the die's are out of reach, what is carried between dies
  */
 #include "engine/model_impl.h"
 
@@ -25,6 +25,7 @@
 #include <strings.h>
 
 #include "engine/chat.h"
+#include "engine/embed.h"
 #include "engine/mem/budget.h"
 #include "foundry/device.h"
 #include "foundry/gguf.h"
@@ -172,22 +173,24 @@ static int lay_out_part(struct pn_model *m, int i, struct fo_err *e) {
 /* THE layout: over measuring arenas for the sizes, over the blocks for the addresses. */
 static int lay_out(struct pn_model *m, struct fo_err *e) {
     const struct pn_model_info *i = &m->info;
-    void *ids = NULL, *pos = NULL, *wanted = NULL, *seqs = NULL, *tokens = NULL, *before = NULL, *logits = NULL, *carried = NULL, *share = NULL, *row = NULL, *scale = NULL;
+    void *ids = NULL, *pos = NULL, *wanted = NULL, *stated = NULL, *seqs = NULL, *tokens = NULL, *before = NULL, *logits = NULL, *carried = NULL, *share = NULL, *row = NULL, *scale = NULL;
     for (int p = 0; p < m->n_parts; p++)
         if (lay_out_part(m, p, e)) return e->code;
     if (pn_kv_layout(&m->kv, &m->host, e) ||
         take_host(m, i->max_batch, sizeof *m->ids, &ids, e) || take_host(m, i->max_batch, sizeof *m->pos, &pos, e) ||
-        take_host(m, m->logit_rows, sizeof *m->wanted, &wanted, e) || take_host(m, i->max_concurrent, sizeof *m->seqs, &seqs, e) ||
+        take_host(m, m->logit_rows, sizeof *m->wanted, &wanted, e) ||
+        take_host(m, i->max_batch, sizeof *m->stated, &stated, e) || take_host(m, i->max_concurrent, sizeof *m->seqs, &seqs, e) ||
         take_host(m, i->max_concurrent, sizeof *m->tokens, &tokens, e) ||
         take_host(m, i->max_concurrent, sizeof *m->pages_before, &before, e) ||
         (!m->part[m->n_parts - 1].dev->weights_in_place && take_host(m, (uint64_t)m->logit_rows * m->h.n_vocab, sizeof(float), &logits, e)) ||
         (m->h.n_expert && (take_host(m, (uint64_t)i->max_batch * m->h.n_expert, sizeof(float), &share, e) ||
                            take_host(m, i->max_batch, sizeof *m->routes.row, &row, e) || take_host(m, i->max_batch, sizeof(float), &scale, e))) ||
-        (m->n_parts > 1 && take_host(m, (uint64_t)i->max_batch * m->h.n_embd, sizeof(float), &carried, e)))
+        ((m->n_parts > 1 || !m->part[0].dev->weights_in_place) && take_host(m, (uint64_t)i->max_batch * m->h.n_embd, sizeof(float), &carried, e)))
         return e->code;
     m->ids = ids;
     m->pos = pos;
     m->wanted = wanted;
+    m->stated = stated;
     m->seqs = seqs;
     m->tokens = tokens;
     m->pages_before = before;
@@ -244,6 +247,7 @@ int pn_model_prepare(struct pn_model *m, const struct pn_model_opts *o, struct f
                        pn_family_list(list, sizeof list));
     }
     if (m->family->probe(m->gguf, &m->h, e)) return e->code;
+    if (pn_pooling_probe(m->gguf, m->arch, &m->info.pooling, e)) return e->code;
     m->info.n_vocab = m->h.n_vocab;
     m->info.n_ctx_train = m->h.n_ctx_train;
     m->info.n_layer = m->h.n_layer;

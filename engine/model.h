@@ -46,6 +46,9 @@ struct pn_model_opts {
 /* Sets kv_type and kv_default of *o by name, in either case ("q8_0"). FO_EINVAL names those that there are. */
 int pn_kv_type_parse(const char *name, struct pn_model_opts *o, struct fo_err *e);
 
+/* How the states of a prompt become one vector (engine/embed.h). The numbers are GGUF's. */
+enum pn_pooling { PN_POOLING_NONE, PN_POOLING_MEAN, PN_POOLING_CLS, PN_POOLING_LAST, PN_POOLING_RANK };
+
 /* What a model takes on one die. */
 struct pn_part_info {
     struct fo_device *dev;
@@ -62,6 +65,7 @@ struct pn_model_info {
     uint64_t n_params, file_bytes;
     uint32_t n_vocab, n_ctx_train, n_layer, n_embd, n_head, n_head_kv;
     uint32_t ctx_cap, max_sessions, max_concurrent, max_batch;
+    enum pn_pooling pooling;          /* of embeddings, which have n_embd numbers */
     bool has_tokenizer;               /* false: tokens in, tokens out only; `tokenizer_error` says why */
     const char *tokenizer_error;
     /* memory, all from the one layout function */
@@ -139,14 +143,24 @@ int pn_seq_reserve(struct pn_seq *s, uint32_t n, struct fo_err *e);
 uint64_t pn_model_free_pages(const struct pn_model *m);
 
 /* --- the forward pass --- */
-enum pn_want { PN_WANT_NONE, PN_WANT_LAST, PN_WANT_ALL };
+enum pn_want {
+    PN_WANT_NONE,
+    PN_WANT_LAST, /* logits */
+    PN_WANT_ALL,
+    PN_WANT_FIRST_STATE, /* states after the output norm, without logits (pn_model_states) */
+    PN_WANT_LAST_STATE,
+    PN_WANT_ALL_STATES
+};
 struct pn_batch_item {
     struct pn_seq *seq;    /* each at most once in a batch */
     const int32_t *tokens; /* [n] to append at pn_seq_len */
     uint32_t n;
-    enum pn_want want;     /* which rows' logits */
+    enum pn_want want;     /* of which rows, and what */
 };
-/* Appends the tokens and computes. *ret_logits is [rows wanted][n_vocab] in item order, valid until the next call. The total of n is
+/* Appends the tokens and computes. *ret_logits is [rows whose logits are wanted][n_vocab] in item order, valid until the next call. The total of n is
  * at most max_batch, n_items at most max_concurrent. Allocates nothing (pages are reserved before). On failure the sequences are as before the
  * call. Results for a sequence do not depend on its batch mates, its chunking, or the number of threads. */
 int pn_model_forward(struct pn_model *m, const struct pn_batch_item *items, int n_items, float **ret_logits, struct fo_err *e);
+/* The states of the last pn_model_forward, which must have succeeded: [rows whose states are wanted][n_embd] in item order. Valid until the
+ * next. */
+const float *pn_model_states(const struct pn_model *m);

@@ -57,13 +57,15 @@ struct pn_model {
     /* the step under way */
     int32_t *ids, *pos;       /* [max_batch] */
     int32_t *wanted;          /* [logit_rows] */
+    int32_t *stated;          /* [max_batch] */
     struct fo_attn_seq *seqs; /* [max_concurrent] */
     const int32_t **tokens;   /* [max_concurrent] each sequence from its start */
     uint32_t *pages_before;   /* [max_concurrent] pages each sequence held, to give back what a failed step took */
     uint32_t logit_rows;
     float *host_logits; /* [logit_rows][n_vocab], or NULL: the last die's are host memory */
     struct pn_routes routes;  /* of max_batch rows; NULLs without experts */
-    float *carried;     /* [max_batch][n_embd], on its way from die to die; NULL with one */
+    float *carried;     /* [max_batch][n_embd], on its way from die to die, then states; NULL with one whose memory is host memory */
+    const float *states; /* of the last step */
 };
 
 /* model.c's, for estimate.c: a model as far as its file's header, and then as far as the measured layout. */

@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/embed.h"
 #include "engine/stop.h"
 #include "engine/wake.h"
 #include "foundry/base/clock.h"
@@ -31,6 +32,7 @@ static void request_free(struct pn_request *r) {
     pn_sampler_free(r->sampler);
     pn_stop_free(r->stop);
     pn_lp_free(r->lp);
+    pn_pooled_free(r->pooled);
     fo_buf_done(&r->piece);
     fo_buf_done(&r->out);
     pn_wake_unref(r->wake);
@@ -62,19 +64,19 @@ int pn_request_new(const struct pn_request_opts *o, uint32_t max_tokens, int32_t
     r->wake = pn_wake_ref(wake);
     r->max_tokens = max_tokens;
     r->ignore_end = o->ignore_end;
-    r->want_text = o->want_text;
+    r->want_text = o->want_text && !o->embed;
     r->goes_on = o->goes_on;
     r->out_token = -1;
     r->n_tokens = o->n_tokens;
     r->tokens = malloc((size_t)o->n_tokens * sizeof *r->tokens);
     bool ok = r->tokens != NULL;
     if (ok) memcpy(r->tokens, o->tokens, (size_t)o->n_tokens * sizeof *r->tokens);
-    if (ok && o->session) ok = (r->session = strdup(o->session)) != NULL;
+    if (ok && o->session && !o->embed) ok = (r->session = strdup(o->session)) != NULL;
     if (ok && o->id) ok = (r->id = strdup(o->id)) != NULL;
     int rc = ok ? 0 : fo_fail(e, FO_ENOMEM, "no memory for a request of %u tokens", o->n_tokens);
-    if (rc == 0) rc = pn_stop_new(o->stops, o->n_stops, &r->stop, e);
-    if (rc == 0) rc = pn_sampler_new(&o->sampling, n_vocab, &r->sampler, e);
-    if (rc == 0 && o->logprobs) rc = pn_lp_new(o->n_top_logprobs, n_vocab, o->n_stops > 0, &r->lp, e);
+    if (rc == 0 && !o->embed) rc = pn_stop_new(o->stops, o->n_stops, &r->stop, e);
+    if (rc == 0 && !o->embed) rc = pn_sampler_new(&o->sampling, n_vocab, &r->sampler, e);
+    if (rc == 0 && !o->embed && o->logprobs) rc = pn_lp_new(o->n_top_logprobs, n_vocab, o->n_stops > 0, &r->lp, e);
     if (rc != 0) {
         request_free(r);
         return rc;
@@ -283,6 +285,7 @@ static bool next_event(struct pn_request *r, struct pn_event *ret) {
     ret->err = r->err.code ? &r->err : NULL;
     ret->finish = r->finish;
     ret->usage = r->usage;
+    if (r->pooled && !r->err.code) ret->embedding = pn_pooled_vector(r->pooled, &ret->n_embedding);
     return true;
 }
 

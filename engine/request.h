@@ -23,6 +23,8 @@ struct pn_request_opts {
     bool ignore_end;        /* do not stop at EOS and its kin (benchmarks) */
     const char *session;    /* reuse key of a conversation (its KV is kept when idle), or NULL; copied */
     const char *id;         /* request id for debug notes; copied */
+    bool embed;             /* an embedding of the prompt instead of an answer to it (engine/embed.h): of the options that follow only goes_on
+                             * counts, of those before only the tokens and the id. max_tokens is 0 */
     bool want_text;         /* detokenise (false: events carry token ids only) */
     bool logprobs;          /* tell the log-probability of each token, and of the n_top_logprobs likeliest (at most PN_MAX_TOP_LOGPROBS) */
     uint32_t n_top_logprobs;
@@ -35,7 +37,7 @@ enum pn_event_kind {
     PN_EV_STARTED, /* left the queue: prefill begins */
     PN_EV_LOGPROBS, /* one token's, in front of the event that has its text; only when asked for, and not for an end token */
     PN_EV_TEXT,    /* text and/or a token */
-    PN_EV_DONE,    /* the last event: finish and usage are set */
+    PN_EV_DONE,    /* the last event: finish and usage are set, and with `embed` the embedding */
     PN_EV_ERROR    /* the last event: err is set */
 };
 
@@ -54,6 +56,8 @@ struct pn_event {
     int32_t token;    /* -1 = text that was held back (stop matching, an incomplete character) is now released */
     enum pn_finish finish;
     struct pn_usage usage;
+    const float *embedding; /* of PN_EV_DONE, [n_embedding] of unit length; NULL without `embed`. Valid until the request is released */
+    uint32_t n_embedding;
     const struct fo_err *err;
 };
 

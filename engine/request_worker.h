@@ -10,6 +10,7 @@
 #include "foundry/base/err.h"
 #include "foundry/tok.h"
 
+struct pn_pooled;
 struct pn_seq;
 struct pn_stop;
 struct pn_wake;
@@ -22,11 +23,12 @@ enum { PN_RING_BYTES = 64 * 1024, PN_CHUNK_BYTES = 4096 };
 
 struct pn_request {
     /* fixed */
-    uint32_t n_tokens, max_tokens; /* max_tokens >= 1: what admission granted */
+    uint32_t n_tokens, max_tokens; /* max_tokens: what admission granted, >= 1 but for an embedding */
     int32_t *tokens;               /* [n_tokens] */
-    struct pn_sampler *sampler;    /* worker */
+    struct pn_sampler *sampler;    /* worker; NULL for an embedding */
     struct pn_stop *stop;          /* worker; NULL = none */
     struct pn_lp *lp;              /* worker; NULL = not asked for */
+    struct pn_pooled *pooled;      /* worker, then the reader's; NULL = it generates. Who submits sets it */
     bool ignore_end, want_text, goes_on;
     char *session, *id; /* or NULL */
     struct pn_wake *wake;

@@ -5,7 +5,7 @@
  * The worker sleeps on a bell (wake.h) that submit, cancel, a reader that made room, and drain ring; otherwise it looks around
  * once a second, which is also its heartbeat.
  *
- * A slot goes: prefill (pos < n_tokens) -> decode (one token a step) -> end. A slot whose text does not fit its ring stays as it is
+ * A slot goes: prefill (pos < n_tokens) -> decode (one token a step) -> end; an embedding ends with its prompt. A slot whose text does not fit its ring stays as it is
  * and is left out of the steps until the reader has pulled. */
 #include "engine/sched.h"
 
@@ -17,6 +17,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/embed.h"
 #include "engine/engine.h"
 #include "engine/prefix.h"
 #include "engine/request_worker.h"
@@ -473,7 +474,7 @@ static int sequence_for(struct pn_sched *s, struct pn_request *r, struct pn_seq 
             if (!pn_prefix_evict(s->idle)) return e->code;
     }
     /* The last token of an answer is shown but never computed on. */
-    uint32_t n = r->n_tokens + r->max_tokens - 1;
+    uint32_t n = r->pooled ? r->n_tokens : r->n_tokens + r->max_tokens - 1;
     while (pn_seq_reserve(seq, n, e) != 0) {
         if (e->code == FO_ENOMEM && pn_prefix_evict(s->idle)) continue;
         pn_seq_free(seq);
@@ -513,7 +514,7 @@ static bool start_one(struct pn_sched *s) {
     }
     *sl = (struct slot){ .r = r, .seq = seq, .order = s->order++, .cached = pn_seq_len(seq), .started_ms = pn_now_ms() };
     s->n_run++;
-    for (uint32_t i = 0; i < r->n_tokens; i++) pn_sampler_accept(r->sampler, r->tokens[i], 0);
+    for (uint32_t i = 0; i < r->n_tokens && !r->pooled; i++) pn_sampler_accept(r->sampler, r->tokens[i], 0);
     pthread_mutex_lock(&s->lock);
     learn(&s->mean_prompt, r->n_tokens - sl->cached);
     s->cached += sl->cached;
@@ -559,7 +560,8 @@ static uint32_t build_batch(struct pn_sched *s) {
         struct slot *sl = &s->slots[next];
         uint32_t pos = pn_seq_len(sl->seq), rest = sl->r->n_tokens - pos, take = rest < left ? rest : left;
         s->item_slot[n] = next;
-        s->items[n++] = (struct pn_batch_item){ sl->seq, sl->r->tokens + pos, take, take == rest ? PN_WANT_LAST : PN_WANT_NONE };
+        enum pn_want want = sl->r->pooled ? pn_pooled_want(sl->r->pooled, take) : take == rest ? PN_WANT_LAST : PN_WANT_NONE;
+        s->items[n++] = (struct pn_batch_item){ sl->seq, sl->r->tokens + pos, take, want };
         left -= take;
         total += take;
         from = sl->order + 1;
@@ -607,7 +609,17 @@ static void token_chosen(struct pn_sched *s, struct slot *sl, int32_t id, const 
         slot_end(s, sl, end || stopped ? PN_FINISH_STOP : PN_FINISH_LENGTH, NULL);
 }
 
-/* Tokens from the logits of items[lo, lo + n). */
+/* n more tokens of a prompt that is embedded were computed. Returns how many rows of `states` were its. */
+static uint32_t states_taken(struct pn_sched *s, struct slot *sl, uint32_t n, const float *states) {
+    struct pn_pooled *v = sl->r->pooled;
+    struct fo_err e;
+    uint32_t rows = pn_pooled_add(v, n, states);
+    if (pn_seq_len(sl->seq) < sl->r->n_tokens) return rows;
+    slot_end(s, sl, PN_FINISH_STOP, pn_pooled_finish(v, &e) ? &e : NULL);
+    return rows;
+}
+
+/* Tokens from the logits of items[lo, lo + n), and vectors from the states. */
 static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *logits, double ms) {
     uint32_t prefilled = 0, decoded = 0, generated = 0;
     for (uint32_t i = lo; i < lo + n; i++) {
@@ -634,9 +646,14 @@ static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *log
     }
     pthread_mutex_unlock(&s->lock);
 
+    const float *states = pn_model_states(s->m);
     for (uint32_t i = lo; i < lo + n; i++) {
-        if (s->items[i].want == PN_WANT_NONE) continue;
         struct slot *sl = &s->slots[s->item_slot[i]];
+        if (sl->r->pooled) {
+            states += (size_t)states_taken(s, sl, s->items[i].n, states) * s->info->n_embd;
+            continue;
+        }
+        if (s->items[i].want == PN_WANT_NONE) continue;
         if (sl->r->lp) pn_lp_see(sl->r->lp, logits);
         token_chosen(s, sl, pn_sampler_pick(sl->r->sampler, logits), logits);
         logits += s->info->n_vocab;

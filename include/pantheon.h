@@ -97,6 +97,8 @@ struct pn_llm_info {
     uint64_t parameters, file_bytes, weight_bytes, kv_bytes, scratch_bytes;
     uint32_t vocabulary, ctx_trained, ctx_cap, max_sessions, max_concurrent;
     bool has_tokenizer;              /* false: only token ids go in and come out */
+    uint32_t embedding_length;       /* numbers of an embedding */
+    const char *pooling;             /* how one is made of a text's tokens: "mean", "cls", "last"; "none", "rank": this model has none */
 };
 void pn_llm_info(const struct pn_llm *m, struct pn_llm_info *ret);
 
@@ -197,6 +199,17 @@ void pn_gen_cancel(struct pn_gen *g);
 
 /* Cancels if need be and gives the gen back, without waiting. */
 void pn_gen_free(struct pn_gen *g);
+
+/* --- embeddings ------------------------------------------------------------------------------ */
+/* The vector of a text, for comparing texts: ret[0 .. n) gets n = info.embedding_length numbers whose squares sum up to 1, so that the dot
+ * product of two vectors is the cosine between them. Texts get BOS and EOS where the model's file asks for them, and no control tokens
+ * otherwise; tokens are taken as they are. The same text gives the same vector, whatever else is computed beside it. Waits in the queue like
+ * an answer, blocks until it is done, and generates nothing; pn_llm_unload ends it. ret_tokens (may be NULL) is how many tokens there were.
+ * PN_ERR_INVALID (n, no token at all, an id that is out of range), PN_ERR_UNSUPPORTED (no tokenizer, or a pooling that makes no
+ * vector), PN_ERR_BUDGET (over ctx_cap), PN_ERR_BUSY, PN_ERR_TIMEOUT, PN_ERR_UNAVAILABLE, PN_ERR_IO (the model computes no
+ * numbers), PN_ERR_LOST, PN_ERR_NO_MEMORY. */
+int pn_llm_embed(struct pn_llm *m, const char *text, size_t len, float *ret, size_t n, uint32_t *ret_tokens, struct pn_error *e);
+int pn_llm_embed_tokens(struct pn_llm *m, const int32_t *tokens, size_t n_tokens, float *ret, size_t n, struct pn_error *e);
 
 #ifdef __cplusplus
 }

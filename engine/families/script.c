@@ -19,7 +19,7 @@
  * Tensors:
  *     token_embd.weight [n_embd][n_vocab], blk.N.norm.weight [n_embd], blk.N.bulk.weight of any shape: read by nothing, but there
  *
- * A step reads the embedding and normalises once a layer, so that a device has ops to fail. */
+ * A step reads the embedding and normalises once a layer, so that a device has ops to fail. A token's state is what that leaves. */
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -162,6 +162,7 @@ static int script_layout(const struct pn_hparams *h, int rows, int logit_rows, s
         fo_arena_take(a, (uint64_t)logit_rows * h->n_vocab * sizeof(float), 64, &logits, e))
         return e->code;
     *ret = (struct pn_buffers){ .x = block ? (float *)(block + x) : NULL, .logits = block ? (float *)(block + logits) : NULL };
+    ret->h = ret->x;
     return FO_OK;
 }
 
@@ -229,6 +230,16 @@ static int say(const struct script *w, const struct pn_step *s, struct fo_err *e
     return FO_OK;
 }
 
+/* The states that are asked for to the front of h, which is x: one by one, since what is read may be the next to be written. */
+static int gather(const struct script *w, const struct pn_step *s, struct fo_err *e) {
+    const struct fo_tensor *norm = &w->layers[s->h->n_layer - 1].norm;
+    uint64_t k = s->h->n_embd;
+    for (int i = 0; i < s->n_stated; i++)
+        if (fo_rms_norm(s->stream, s->buf.x + (uint64_t)s->stated[i] * k, norm->data, 1, (int64_t)k, s->h->rms_eps, s->buf.h + (uint64_t)i * k, e))
+            return e->code;
+    return FO_OK;
+}
+
 static int script_forward(const void *weights, const struct pn_step *s, struct fo_err *e) {
     const struct script *w = weights;
     if (s->first_layer == 0 && fo_get_rows(s->stream, &w->embed, s->ids, s->n_rows, s->buf.x, e)) return e->code;
@@ -237,6 +248,7 @@ static int script_forward(const void *weights, const struct pn_step *s, struct f
             return fo_wrap(e, "layer %u", i);
     if (s->end_layer < s->h->n_layer) return FO_OK;
     sleep_us(w->pace_us + (uint64_t)w->row_us * (uint64_t)s->n_rows);
+    if (gather(w, s, e)) return fo_wrap(e, "output");
     return say(w, s, e);
 }
 

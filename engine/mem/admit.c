@@ -22,7 +22,7 @@ static uint64_t mul(uint64_t a, uint64_t b) {
 
 int pn_admit(const struct pn_admit_facts *f, uint64_t prompt, uint64_t max_tokens, struct pn_budget *ret, struct fo_err *e) {
     uint64_t fit = prompt < f->ctx_cap ? f->ctx_cap - prompt : 0, want = max_tokens;
-    if (want == 0) {
+    if (want == 0 && !f->prompt_only) {
         want = f->max_tokens_default && f->max_tokens_default < fit ? f->max_tokens_default : fit;
         if (want == 0) want = 1; /* an answer has at least one token */
     }
@@ -39,6 +39,11 @@ int pn_admit(const struct pn_admit_facts *f, uint64_t prompt, uint64_t max_token
         .max_tokens_that_fit = fit,
     };
     if (all <= f->ctx_cap) return 0;
+    if (f->prompt_only)
+        return fo_fail_need(e, FO_EBUDGET, all, f->ctx_cap,
+                            "This model's maximum context length is %" PRIu64 " tokens. However, your input has %" PRIu64
+                            " tokens and exceeds the available context size. Shorten it, or send it in parts.",
+                            f->ctx_cap, all);
     return fo_fail_need(e, FO_EBUDGET, all, f->ctx_cap,
                         "This model's maximum context length is %" PRIu64 " tokens. However, your request has %" PRIu64 " tokens (%" PRIu64
                         " in the prompt, %" PRIu64
