@@ -60,6 +60,11 @@ static const struct answer {
 } answers[] = {
     { "/v1/chat/completions", J({"$ref":"#/components/schemas/ChatCompletion"}) },
     { "/v1/completions", J({"$ref":"#/components/schemas/Completion"}) },
+    { "/v1/embeddings",
+      J({"type":"object","required":["object","data","model","usage"],"properties":{"object":{"const":"list"},"model":{"type":"string"},
+        "data":{"type":"array","minItems":1,"maxItems":2048,"items":{"type":"object","required":["object","index","embedding"],"properties":{"object":{"const":"embedding"},
+        "index":{"type":"integer","minimum":0},"embedding":{"anyOf":[{"type":"array","minItems":1,"items":{"type":"number","minimum":-1,"maximum":1}},{"type":"string"}]}}}},
+        "usage":{"type":"object","required":["prompt_tokens","total_tokens"],"properties":{"prompt_tokens":{"type":"integer","minimum":1},"total_tokens":{"type":"integer","minimum":1}}}}}) },
     { "/v1/models", J({"type":"object","required":["object","data"],"properties":{"object":{"const":"list"},"data":{"type":"array","items":{"$ref":"#/components/schemas/Model"}}}}) },
     { "/v1/models/{id}", J({"$ref":"#/components/schemas/Model"}) },
     { "/tokenize",

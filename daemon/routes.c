@@ -22,6 +22,7 @@ static const struct pd_route routes[] = {
     { "GET", "/v1/models/{id}", pd_get_model, false, .doc = "One of them, by name or alias; `/` and `:` in the name may be percent-encoded." },
     { "POST", "/v1/chat/completions", pd_post_chat, false, .doc = "A conversation through the model's own template; whole or as a stream.", .fields = PD_API_CHAT },
     { "POST", "/v1/completions", pd_post_completions, false, .doc = "Plain text or token ids, no template; whole or as a stream.", .fields = PD_API_TEXT },
+    { "POST", "/v1/embeddings", pd_post_embeddings, false, .doc = "A vector of unit length for each input, pooled as the model's metadata says.", .fields = PD_API_EMBED },
     { "POST", "/tokenize", pd_post_tokenize, false,
       .doc = "The token ids of a text or of a conversation's prompt: `tokens`, `count`, and `max_model_len`, the most that the model takes.", .fields = PD_API_TOKENIZE },
     { "POST", "/detokenize", pd_post_detokenize, false,
@@ -159,6 +160,13 @@ void pd_routes_doc(struct fo_buf *out) {
     doc_params(out, PD_API_CHAT);
     fo_buf_puts(out, "\n## Fields of /v1/completions\n");
     doc_params(out, PD_API_TEXT);
+    fo_buf_puts(out, "\n## Fields of /v1/embeddings\n");
+    doc_params(out, PD_API_EMBED);
+    fo_buf_puts(out, "\nThe answer is `{\"object\":\"list\",\"data\":[{\"object\":\"embedding\",\"index\",\"embedding\"}],\"model\",\"usage\":{\"prompt_tokens\",\"total_tokens\"}}`, in the order of "
+                     "the inputs. A vector is what the model makes of the input behind its last norm, pooled as `<architecture>.pooling_type` of its metadata says (1: the mean over all "
+                     "tokens, 2: the first token, 3: the last; without the key the last, which alone has seen all of the input) and divided by its length. Models whose pooling makes no vector of a "
+                     "text (0: none, 4: rank) are refused by `model`. An input may be as long as the model's cap; one that is longer refuses the request, `param` says which. Inputs are "
+                     "computed one after the other, in one place of the queue, and a vector depends on its input alone.\n");
     fo_buf_puts(out, "\n## Fields of /tokenize\n");
     doc_params(out, PD_API_TOKENIZE);
     fo_buf_puts(out, "\n## Fields of /detokenize\n");

@@ -37,6 +37,7 @@ pd_route_fn pd_get_root, pd_get_health, pd_get_ready;    /* api_root.c */
 pd_route_fn pd_get_models, pd_get_model;                 /* api_models.c */
 pd_route_fn pd_post_chat;                                /* api_chat.c */
 pd_route_fn pd_post_completions;                         /* api_completions.c */
+pd_route_fn pd_post_embeddings;                          /* api_embeddings.c */
 pd_route_fn pd_post_tokenize, pd_post_detokenize, pd_post_apply_template; /* api_text.c */
 pd_route_fn pd_get_slots;                                /* api_slots.c */
 pd_route_fn pd_get_metrics;                              /* api_metrics.c */

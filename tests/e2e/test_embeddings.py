@@ -1,0 +1,250 @@
+"""POST /v1/embeddings: what the official client and LangChain get, against what transformers makes of the same texts; each refusal by its place; a
+queue, a client and a drain as every request has them."""
+import base64
+import http.client
+import json
+import math
+import re
+import struct
+import threading
+import time
+
+import openai
+import pytest
+
+from conftest import ROOT, SLOW, manifest, wait_for
+
+GOLDEN = json.loads((ROOT / "tests/data/embeddings.json").read_text())["models"]
+
+
+def embed(d, input, model="tiny", **fields):
+    return d.post("/v1/embeddings", {"model": model, "input": input, **fields})
+
+
+def vectors(r):
+    """Of a whole answer, checked."""
+    assert r.status == 200, r.body
+    a = r.json
+    assert set(a) == {"object", "data", "model", "usage"} and a["object"] == "list"
+    assert set(a["usage"]) == {"prompt_tokens", "total_tokens"} and a["usage"]["prompt_tokens"] == a["usage"]["total_tokens"] > 0
+    assert [e["index"] for e in a["data"]] == list(range(len(a["data"])))
+    out = []
+    for e in a["data"]:
+        assert set(e) == {"object", "index", "embedding"} and e["object"] == "embedding"
+        v = e["embedding"]
+        if isinstance(v, str):
+            raw = base64.b64decode(v, validate=True)
+            v = list(struct.unpack(f"<{len(raw) // 4}f", raw))
+        assert abs(math.fsum(x * x for x in v) - 1) < 1e-5
+        out.append(v)
+    return out
+
+
+def off_by(a, b):
+    assert len(a) == len(b)
+    return max(abs(x - y) for x, y in zip(a, b))
+
+
+@pytest.fixture
+def client(daemon):
+    return openai.OpenAI(base_url=f"http://127.0.0.1:{daemon.port}/v1", api_key="none", max_retries=0)
+
+
+# --- what comes out ---
+
+
+@pytest.mark.parametrize("name", ["qwen3", "mixtral-experts"])
+def test_vectors_are_those_of_transformers(start, name):
+    d = start(manifest((name, ROOT / f"tests/data/goldens/models/{name}/hf")))
+    wanted = GOLDEN[name]
+    texts = [e for e in wanted if e["text"]]
+    got = vectors(embed(d, [e["text"] for e in texts], model=name)) + vectors(embed(d, [e["ids"] for e in wanted], model=name))
+    for v, e in zip(got, texts + wanted):
+        assert off_by(v, e["last"]) < 1e-2  # 16-bit activations and KV
+        assert off_by(v, e["mean"]) > 1e-2 or len(e["ids"]) == 1
+
+
+def test_the_official_client_gets_the_same_in_its_default_base64_and_in_floats(client, daemon):
+    texts = ["Hello", "Hello world", "\u00c4pfel \U0001f600"]
+    b64 = client.embeddings.create(model="tiny", input=texts)
+    numbers = client.embeddings.create(model="tiny", input=texts, encoding_format="float")
+    assert b64.model == numbers.model == "tiny" and b64.usage.prompt_tokens == numbers.usage.total_tokens > 0
+    assert len(b64.data) == 3 and [e.index for e in b64.data] == [0, 1, 2]
+    for x, y in zip(b64.data, numbers.data):
+        as_float = [struct.unpack("<f", struct.pack("<f", n))[0] for n in y.embedding]
+        assert [struct.unpack("<f", struct.pack("<f", n))[0] for n in x.embedding] == as_float, "nine digits give the float back"
+    assert client.embeddings.create(model="default", input="Hello").model == "tiny"
+    raw = embed(daemon, texts, encoding_format="base64")
+    assert vectors(raw) == [list(e.embedding) for e in b64.data]
+
+
+def test_an_input_has_the_same_vector_alone_in_a_list_and_as_ids(daemon):
+    texts = ["Hello world", "and you", "He said that the world is on", "x"]
+    alone = [vectors(embed(daemon, t))[0] for t in texts]
+    assert vectors(embed(daemon, texts)) == alone
+    assert len({tuple(v) for v in alone}) == 4
+    ids = [daemon.post("/tokenize", {"model": "tiny", "prompt": t}).json["tokens"] for t in texts]
+    together = embed(daemon, ids)
+    assert vectors(together) == alone
+    assert together.json["usage"]["prompt_tokens"] == sum(map(len, ids))
+    assert vectors(embed(daemon, ids[2])) == [alone[2]]
+    assert vectors(embed(daemon, [ids[0], texts[1]])) == alone[:2]
+    assert vectors(embed(daemon, [[5, 6, 7]], model="ids"))[0] == vectors(embed(daemon, [5, 6, 7], model="ids", dimensions=64, user="u", encoding_format=None))[0]
+
+
+def test_two_thousand_and_forty_eight_inputs_and_not_one_more(daemon):
+    r = embed(daemon, [[3 + i % 200] for i in range(2048)])
+    assert len(vectors(r)) == 2048 and r.json["usage"]["prompt_tokens"] == 2048
+    assert embed(daemon, [[3]] * 2049).error["param"] == "input"
+
+
+def test_langchain_sends_texts_and_the_ids_of_a_tokenizer_of_its_own(daemon, monkeypatch):
+    langchain = pytest.importorskip("langchain_openai", reason="`make check-clients` has it")
+    tiktoken = pytest.importorskip("tiktoken")
+    how = {"model": "tiny", "base_url": f"http://127.0.0.1:{daemon.port}/v1", "api_key": "none", "max_retries": 0}
+    texts = ["Hello world", "and you"]
+    plain = langchain.OpenAIEmbeddings(check_embedding_ctx_length=False, **how)
+    want = vectors(embed(daemon, texts))
+    for got, w in zip(plain.embed_documents(texts) + [plain.embed_query("Hello world")], want + want[:1]):
+        assert off_by(got, w) < 1e-6
+    # By default it sends ids of OpenAI's tokenizer, which it would download: here one of bytes stands for it. They are ids of our model all the same.
+    bytes_alone = tiktoken.Encoding("bytes", pat_str=r"(?s:.)", mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={})
+    monkeypatch.setattr(tiktoken, "encoding_for_model", lambda _: bytes_alone)
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda _: bytes_alone)
+    got = langchain.OpenAIEmbeddings(**how).embed_documents(texts)
+    for g, w in zip(got, vectors(embed(daemon, [list(t.encode()) for t in texts]))):
+        assert off_by(g, w) < 1e-6
+
+
+# --- what is refused ---
+
+
+def test_each_mistake_is_refused_by_its_place(daemon):
+    for body, param, code in [
+        ({"input": "a"}, "model", None),
+        ({"model": "tiny"}, "input", None),
+        ({"model": "tiny", "input": ""}, "input", "invalid_value"),
+        ({"model": "tiny", "input": []}, "input", "invalid_value"),
+        ({"model": "tiny", "input": ["a", "b", ""]}, "input.2", "invalid_value"),
+        ({"model": "tiny", "input": [[1], []]}, "input.1", "invalid_value"),
+        ({"model": "tiny", "input": [["a"]]}, "input.0.0", None),
+        ({"model": "tiny", "input": 5}, "input", None),
+        ({"model": "tiny", "input": [1, 512]}, "input.1", "invalid_value"),
+        ({"model": "tiny", "input": [[1], [2, 512]]}, "input.1.1", "invalid_value"),
+        ({"model": "tiny", "input": "a", "encoding_format": "int8"}, "encoding_format", "invalid_value"),
+        ({"model": "tiny", "input": "a", "dimensions": 32}, "dimensions", "unsupported_parameter"),
+        ({"model": "tiny", "input": "a", "dimensions": 65}, "dimensions", "unsupported_parameter"),
+        ({"model": "tiny", "input": "a", "dimensions": 0}, "dimensions", "invalid_value"),
+        ({"model": "tiny", "input": "a", "truncate": True}, "truncate", "unknown_parameter"),
+        ({"model": "ids", "input": "a"}, "model", "unsupported_parameter"),
+    ]:
+        r = daemon.post("/v1/embeddings", body)
+        assert (r.status, r.error["param"], r.error["code"]) == (400, param, code), (body, r.error)
+    assert embed(daemon, "a", model="absent").status == 404
+    assert embed(daemon, "a", model="broken").status == 503
+    assert daemon.get("/v1/embeddings").status == 405
+
+
+def test_an_input_may_fill_the_cap_and_one_over_it_names_itself_before_anything_is_computed(daemon):
+    assert len(vectors(embed(daemon, [[7] * 256, [7]]))) == 2
+    before = daemon.counters()["tokens_prefilled"]
+    for input, param in [([7] * 257, "input"), ("q" * 300, "input"), ([[7] * 250, [8], [7] * 257], "input.2")]:
+        r = embed(daemon, input)
+        e = r.error
+        assert r.status == 400 and e["type"] == "context_over_budget" and e["code"] == "context_length_exceeded" and e["param"] == param
+        assert "maximum context length is 256 tokens" in e["message"] and "exceeds the available context size" in e["message"]
+        b = e["budget"]
+        assert b["model"] == "tiny" and b["prompt_tokens"] >= 257 and b["max_tokens"] == 0 and b["ctx_cap"] == 256
+    assert daemon.counters()["tokens_prefilled"] == before
+
+
+def test_the_official_client_sees_typed_errors(client):
+    with pytest.raises(openai.BadRequestError) as e:
+        client.embeddings.create(model="tiny", input=["a", ""])
+    assert e.value.param == "input.1"
+    with pytest.raises(openai.BadRequestError) as e:
+        client.embeddings.create(model="tiny", input="q" * 300)
+    assert e.value.code == "context_length_exceeded"
+    with pytest.raises(openai.NotFoundError):
+        client.embeddings.create(model="absent", input="a")
+
+
+# --- as every request ---
+
+
+SLOT = "max_concurrent: 1\nmax_sessions: 1\n"
+
+
+def send(d, body):
+    """A request that nobody waits for: its connection."""
+    c = http.client.HTTPConnection("127.0.0.1", d.port, timeout=60 * SLOW)
+    c.request("POST", "/v1/embeddings", json.dumps(body), {"Content-Type": "application/json"})
+    return c
+
+
+def test_a_client_that_leaves_stops_the_work(models, start):
+    d = start(manifest(("tiny", models["slow"], SLOT + "queue: { depth: 4 }")))
+    idle = d.get("/slots").json["models"][0]["kv_bytes_used"]
+    c = send(d, {"model": "tiny", "input": [[5] * 4000] * 100})
+    w = None
+    wait_for(lambda: d.counters()["tokens_prefilled"] > 0, 30)
+    w = send(d, {"model": "tiny", "input": [5] * 4000})
+    wait_for(lambda: d.counters()["queued"] == 1, 10)
+    w.close()
+    c.close()
+    wait_for(d.idle, 5, "nothing runs when nobody waits")
+    done = d.counters()["tokens_prefilled"]
+    assert done < 100 * 4000
+    assert d.get("/slots").json["models"][0]["kv_bytes_used"] == idle
+    lines = wait_for(lambda: (got := re.findall(r"event=client_left .*path=\"/v1/embeddings\".*", d.log)) and len(got) == 2 and got, 5)
+    assert all('model="tiny"' in line for line in lines), lines
+    time.sleep(0.2)
+    assert d.counters()["tokens_prefilled"] == done
+
+
+def test_a_full_queue_is_an_honest_429_and_a_running_request_keeps_its_place(models, start):
+    d = start(manifest(("tiny", models["slow"], SLOT + "queue: { depth: 1 }")))
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(embed(d, [[5] * 600, [6] * 600, [7] * 600]))) for _ in range(2)]
+    for i, t in enumerate(threads):
+        t.start()
+        wait_for(lambda: d.counters()["running"] == 1 and d.counters()["queued"] == i, 30)
+    r = embed(d, "x")
+    assert r.status == 429 and r.error["code"] == "queue_full" and r.error["type"] == "rate_limit_error" and 1 <= int(r.headers["retry-after"]) <= 120
+    for t in threads:
+        t.join()
+    assert [len(vectors(r)) for r in got] == [3, 3]
+    assert got[0].json["data"] == got[1].json["data"]
+
+
+def test_slots_metrics_and_the_log_tell_of_it(models, start):
+    d = start(manifest(("tiny", models["slow"], SLOT)))
+
+    got = []
+    t = threading.Thread(target=lambda: got.append(embed(d, [[5] * 3000, [6] * 500])))
+    t.start()
+    slot = wait_for(lambda: next((s for s in d.get("/slots").json["models"][0]["slots"] if s["is_processing"] and s["computed_tokens"]), None), 30)
+    assert slot["state"] == "prefill" and slot["prompt_tokens"] == 3000 and slot["max_tokens"] == slot["generated_tokens"] == 0
+    t.join()
+    assert len(vectors(got[0])) == 2
+    c = d.counters()
+    assert c["tokens_prefilled"] == 3500 and c["running"] == c["queued"] == 0
+    text = d.get("/metrics").body.decode()
+    values = {m[1]: float(m[2]) for m in re.finditer(r'^(pantheon_\w+)\{[^}]*model="tiny"[^}]*\} (\S+)$', text, re.M)}
+    assert values["pantheon_prompt_tokens_total"] == 3500 and values["pantheon_generated_tokens_total"] == 0, values
+    line = wait_for(lambda: re.search(r'event=answered .*path="/v1/embeddings".*', d.log), 5)[0]
+    assert 'model="tiny"' in line and "prompt_tokens=3500" in line and "completion_tokens=0" in line, line
+
+
+def test_a_stopping_server_finishes_all_inputs_of_a_running_request(models, start):
+    import signal
+
+    d = start(manifest(("tiny", models["slow"], SLOT)))
+    got = []
+    t = threading.Thread(target=lambda: got.append(embed(d, [[5] * 400, [6] * 400, [7] * 400])))
+    t.start()
+    wait_for(lambda: d.counters()["running"] == 1, 30)
+    d.signal(signal.SIGTERM)
+    t.join()
+    assert len(vectors(got[0])) == 3
+    assert d.wait() == 0
