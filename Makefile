@@ -81,7 +81,7 @@ FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard tests/fuzz/fuzz_*.c))
 REPLAYS := $(FUZZERS:$(B)/tests/fuzz/fuzz_%=$(B)/tests/fuzz/replay_%)
 TOOLS   := $(patsubst %.c,$(B)/%,$(wildcard tests/gen/*.c))
 HELPERS := $(call obj,$(wildcard tests/support/*.c))
-DAEMON_LIBS := -lyaml -lsystemd
+DAEMON_LIBS := -lyaml -lsystemd -lssl -lcrypto
 CORE_LIBS   := -ljansson -lm -lpthread -ldl
 
 all: $(PROGS:%=root-%) root-libpantheon.a

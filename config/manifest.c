@@ -67,7 +67,7 @@ static const struct cf_key server_rows[] = {
               "`api_keys_file`, or `insecure: true`. With `tls` these speak TLS, unless they are written `\"http://127.0.0.1:8080\"`; `\"https://...\"` "
               "insists on it. `\"unix:/run/pantheon/api.sock\"` is a Unix socket for requests (mode 0660, group `pantheon`), never with TLS, under the rules of "
               "TCP: administration has its own." },
-    { .name = "tls", .kind = CF_GROUP, .keys = &tls, .later = true, .also = "ssl https certificate", .help = "A certificate: TCP then speaks TLS 1.2 or 1.3. The files are read again when they change." },
+    { .name = "tls", .kind = CF_GROUP, .keys = &tls, .also = "ssl https certificate", .help = "A certificate: TCP then speaks TLS 1.2 or 1.3. The files are read again when they change." },
     { .name = "insecure", .kind = CF_FLAG, IN(server.insecure), .def = "false", .change = CF_LIVE,
       .help = "Permits listening off loopback although no keys protect the API." },
     { .name = "admin_socket", .kind = CF_PATH, IN(server.admin_socket), .def = "/run/pantheon/admin.sock", .change = CF_DRAIN,

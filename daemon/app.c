@@ -188,7 +188,7 @@ const char *pd_condition_name(enum pd_condition_id id) {
 }
 
 const char *pd_server_condition_name(enum pd_server_condition_id id) {
-    static const char *const names[PD_N_SERVER_CONDITIONS] = { "ManifestValid", "Reconciled", "Draining", "KeysValid" };
+    static const char *const names[PD_N_SERVER_CONDITIONS] = { "ManifestValid", "Reconciled", "Draining", "KeysValid", "TlsValid" };
     return names[id];
 }
 

@@ -14,6 +14,7 @@ struct cf_manifest;
 struct cf_model;
 struct cf_sampling;
 struct fo_err;
+struct pd_cert;
 struct pd_error;
 struct pd_gate;
 struct pd_http;
@@ -32,7 +33,7 @@ enum pd_model_state {
 };
 
 enum pd_condition_id { PD_C_READY, PD_C_LOADED, PD_C_PLACED, PD_C_CURRENT, PD_C_DEGRADED, PD_C_HEALTHY, PD_C_CHAT, PD_N_CONDITIONS };
-enum pd_server_condition_id { PD_S_MANIFEST_VALID, PD_S_RECONCILED, PD_S_DRAINING, PD_S_KEYS_VALID, PD_N_SERVER_CONDITIONS };
+enum pd_server_condition_id { PD_S_MANIFEST_VALID, PD_S_RECONCILED, PD_S_DRAINING, PD_S_KEYS_VALID, PD_S_TLS_VALID, PD_N_SERVER_CONDITIONS };
 
 struct pd_condition {
     bool is;
@@ -99,6 +100,7 @@ struct pd_app {
     struct pn_engine *engine;
     struct pd_http *http;
     struct pd_gate *gate;
+    struct pd_cert *cert;
     const char *config; /* the manifest's file; NULL = it is fixed */
     int64_t started_at; /* seconds since 1970 */
     atomic_bool draining;

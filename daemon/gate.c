@@ -1,9 +1,8 @@
 /* Rules are a value: requests take a counted reference to the newest, and the main thread replaces it. So a key that is taken out of the
  * file is refused from the next look on, and a request that runs goes on.
  *
- * The file is looked at once a second by the main thread (one stat) and read when its time, size or inode differ. A change within the same tick of the file system's
- * clock can look the same, so a file that was young when it was read is read once more; and one that could not be used is read at every
- * look, until it can. A file that is bad changes nothing but the condition KeysValid. */
+ * The file is looked at once a second by the main thread (one stat) and read when it changed (watch.h); one that could not be used is read at
+ * every look, until it can. A file that is bad changes nothing but the condition KeysValid. */
 #include "daemon/gate.h"
 
 #include <assert.h>
@@ -12,7 +11,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <time.h>
 
 #include "config/manifest.h"
@@ -21,6 +19,7 @@
 #include "daemon/estimate.h"
 #include "daemon/log.h"
 #include "daemon/oai.h"
+#include "daemon/watch.h"
 #include "foundry/base/clock.h"
 #include "foundry/base/err.h"
 #include "foundry/base/file.h"
@@ -28,7 +27,6 @@
 
 enum {
     LOOK_MS = 1000,  /* between two looks at the file of keys */
-    YOUNG_S = 2,     /* a file changed so shortly ago may change again without being seen */
     GRACE_MS = 200,  /* a key that has all its requests: time for one that is just ending */
     PREFLIGHT_S = 600
 };
@@ -47,11 +45,11 @@ struct pd_gate {
     struct pd_call *held; /* requests that count against their key */
     /* the main thread's */
     char *path;           /* of the file of keys; NULL = the manifest names none */
-    struct stat seen;     /* what it looked like when it was read; all zero = it was not there */
-    bool young, open;     /* young: read it again. open: others than its owner may read or write it */
+    struct pd_watch watch;
+    bool open;            /* others than its owner may read or write it */
     uint8_t digest[FO_SHA256_BYTES]; /* of the text of the keys in force */
     uint64_t next_look_ms;
-    struct pd_keys_state state;
+    struct pd_file_state state;
 };
 
 static void rules_put(struct rules *x) {
@@ -97,7 +95,7 @@ int pd_gate_new(struct pd_gate **ret, struct fo_err *e) {
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&g->left, &attr);
     pthread_condattr_destroy(&attr);
-    g->state = (struct pd_keys_state){ .ok = true, .reason = "NotConfigured" };
+    g->state = (struct pd_file_state){ .ok = true, .reason = "NotConfigured" };
     *ret = g;
     return FO_OK;
 }
@@ -111,25 +109,16 @@ void pd_gate_free(struct pd_gate *g) {
     free(g);
 }
 
-const struct pd_keys_state *pd_gate_keys(const struct pd_gate *g) {
+const struct pd_file_state *pd_gate_keys(const struct pd_gate *g) {
     return &g->state;
 }
 
 /* --- the file of keys --- */
 
-static bool same_file(const struct stat *a, const struct stat *b) {
-    return a->st_dev == b->st_dev && a->st_ino == b->st_ino && a->st_size == b->st_size && a->st_mode == b->st_mode && a->st_mtim.tv_sec == b->st_mtim.tv_sec &&
-           a->st_mtim.tv_nsec == b->st_mtim.tv_nsec && a->st_ctim.tv_sec == b->st_ctim.tv_sec && a->st_ctim.tv_nsec == b->st_ctim.tv_nsec;
-}
-
-static void look_at_file(const char *path, struct stat *ret) {
-    if (stat(path, ret)) *ret = (struct stat){ 0 };
-}
-
 static bool refuse_file(struct pd_app *app, const char *why) {
     struct pd_gate *g = app->gate;
-    struct pd_keys_state was = g->state;
-    g->state = (struct pd_keys_state){ .reason = "Refused" };
+    struct pd_file_state was = g->state;
+    g->state = (struct pd_file_state){ .reason = "Refused" };
     snprintf(g->state.message, sizeof g->state.message, "%.300s; %s", why, g->rules->keys ? "the keys before stay in force" : "nobody is let in until it is repaired");
     if (!was.ok && strcmp(was.message, g->state.message) == 0) return false;
     pd_app_event(app, true, "keys_refused", NULL, "%s", g->state.message);
@@ -144,10 +133,9 @@ static bool read_file(struct pd_app *app) {
     char *text;
     size_t len;
     uint8_t digest[FO_SHA256_BYTES];
-    look_at_file(g->path, &g->seen); /* before it is read: a change in between is seen at the next look */
-    g->young = time(NULL) - g->seen.st_mtim.tv_sec < YOUNG_S || time(NULL) - g->seen.st_ctim.tv_sec < YOUNG_S;
+    pd_watch_mark(&g->watch, g->path);
     if (fo_file_read(g->path, PD_MAX_KEYS_BYTES, &text, &len, &e)) return refuse_file(app, e.msg);
-    bool open = g->seen.st_mode & (S_IRWXG | S_IRWXO);
+    bool open = g->watch.seen.st_mode & (S_IRWXG | S_IRWXO);
     fo_sha256(text, len, digest);
     if (g->state.ok && g->rules->keys && open == g->open && memcmp(digest, g->digest, sizeof digest) == 0) {
         free(text);
@@ -162,7 +150,7 @@ static bool read_file(struct pd_app *app) {
     if (code) return refuse_file(app, e.msg);
     memcpy(g->digest, digest, sizeof digest);
     g->open = open;
-    g->state = (struct pd_keys_state){ .ok = true, .reason = "Accepted" };
+    g->state = (struct pd_file_state){ .ok = true, .reason = "Accepted" };
     snprintf(g->state.message, sizeof g->state.message, "%zu key%s%s", n, n == 1 ? "" : "s", open ? "; others than the file's owner may read or write it: chmod 600" : "");
     pd_app_event(app, open, "keys_accepted", NULL, "%.200s: %s", g->path, g->state.message);
     return true;
@@ -170,18 +158,20 @@ static bool read_file(struct pd_app *app) {
 
 bool pd_gate_look(struct pd_app *app, bool now) {
     struct pd_gate *g = app->gate;
-    struct stat is;
     if (!g->path || (!now && fo_now_ms() < g->next_look_ms)) return false;
     g->next_look_ms = fo_now_ms() + LOOK_MS;
-    look_at_file(g->path, &is);
-    return (now || g->young || !g->state.ok || !same_file(&is, &g->seen)) && read_file(app);
+    return (now || !g->state.ok || pd_watch_changed(&g->watch, g->path)) && read_file(app);
+}
+
+int pd_gate_may_use(struct pd_app *app, const struct cf_manifest *m, struct fo_err *e) {
+    const char *outside = pd_http_outside(app->http);
+    if (!outside || m->server.api_keys_file || m->server.insecure) return FO_OK;
+    return fo_fail(e, FO_EACCES, "the daemon listens at %s, which is reachable from outside, and nothing protects the API; name an 'api_keys_file', or write 'insecure: true' in 'server'", outside);
 }
 
 int pd_gate_use(struct pd_app *app, struct pd_counted_manifest *m, const char *dir, struct fo_err *e) {
     struct pd_gate *g = app->gate;
-    const char *named = m->m->server.api_keys_file, *outside = pd_http_outside(app->http);
-    if (outside && !named && !m->m->server.insecure)
-        return fo_fail(e, FO_EACCES, "the daemon listens at %s, which is reachable from outside, and nothing protects the API; name an 'api_keys_file', or write 'insecure: true' in 'server'", outside);
+    const char *named = m->m->server.api_keys_file;
     char *path = named ? pd_resolve(dir, named) : NULL;
     if (named && !path) return fo_fail(e, FO_ENOMEM, "no memory for a path");
     bool same = path && g->path && strcmp(path, g->path) == 0;
@@ -192,7 +182,7 @@ int pd_gate_use(struct pd_app *app, struct pd_counted_manifest *m, const char *d
     free(g->path);
     g->path = path;
     if (!path) {
-        g->state = (struct pd_keys_state){ .ok = true, .reason = "NotConfigured" };
+        g->state = (struct pd_file_state){ .ok = true, .reason = "NotConfigured" };
     } else {
         if (!same) memset(g->digest, 0, sizeof g->digest); /* of no text */
         pd_gate_look(app, true);

@@ -26,6 +26,8 @@
 
 #include "daemon/listen.h"
 #include "daemon/oai.h"
+#include "daemon/tls.h"
+#include "daemon/wire.h"
 #include "engine/version.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/clock.h"
@@ -48,6 +50,7 @@ struct pd_http {
     pd_http_handler *handler, *done;
     pd_http_admit *admit;
     void *ctx;
+    struct pd_tls *tls; /* NULL = never any */
     struct { /* pd_http_limits, which may change at any time; each is read on its own */
         atomic_uint_fast64_t body_bytes, header_time_ms, body_idle_ms, write_idle_ms;
         atomic_uint connections, connections_per_address;
@@ -72,7 +75,9 @@ struct pd_conn {
     struct pd_conn *next, **link;
     const struct pd_listener *at; /* where it came in */
     struct sockaddr_storage peer;
-    int fd;
+    struct pd_wire wire;
+    bool mistaken;          /* HTTP in the clear where TLS is spoken */
+    uint64_t head_deadline; /* of the first request: what TLS begins with counts into it */
     enum { SERVE, SERVE_LOCAL, REFUSE_TOTAL, REFUSE_ADDRESS } mode;
     char *in; /* [in_size], n_in bytes read and not yet used */
     size_t n_in, in_size;
@@ -84,49 +89,14 @@ struct pd_conn {
 
 /* --- bytes in and out --- */
 
-/* Waits until the socket is ready or `deadline` passes: 1, 0 on timeout. */
-static int wait_for(const struct pd_conn *c, short events, uint64_t deadline) {
-    for (;;) {
-        int64_t left = (int64_t)(deadline - fo_now_ms());
-        struct pollfd p = { .fd = c->fd, .events = events };
-        int n = poll(&p, 1, left < 0 ? 0 : left > 60000 ? 60000 : (int)left);
-        if (n > 0) return 1;
-        if (n == 0 && fo_now_ms() >= deadline) return 0;
-    }
-}
-
-enum { GOT_TIMEOUT = -1, GOT_EOF = 0 };
-
-/* Reads up to `size` bytes: how many, GOT_EOF when the client closed or the connection broke, GOT_TIMEOUT. */
-static ssize_t read_some(struct pd_conn *c, char *buf, size_t size, uint64_t deadline) {
-    for (;;) {
-        ssize_t n = recv(c->fd, buf, size, 0);
-        if (n >= 0) return n;
-        if (errno == EINTR) continue;
-        if (errno != EAGAIN && errno != EWOULDBLOCK) return GOT_EOF;
-        if (!wait_for(c, POLLIN, deadline)) return GOT_TIMEOUT;
-    }
-}
-
 static bool send_all(struct pd_conn *c, const char *bytes, size_t n) {
-    while (n > 0 && !c->gone) {
-        ssize_t sent = send(c->fd, bytes, n, MSG_NOSIGNAL);
-        if (sent >= 0) {
-            bytes += sent;
-            n -= (size_t)sent;
-        } else if (errno == EAGAIN || errno == EWOULDBLOCK) {
-            if (!wait_for(c, POLLOUT, fo_now_ms() + c->http->limits.write_idle_ms)) c->gone = true;
-        } else if (errno != EINTR) {
-            c->gone = true;
-        }
-    }
+    if (!c->gone && !pd_wire_write(&c->wire, bytes, n, c->http->limits.write_idle_ms)) c->gone = true;
     return !c->gone;
 }
 
 bool pd_client_gone(struct pd_call *call) {
     struct pd_conn *c = call->conn;
-    struct pollfd p = { .fd = c->fd, .events = POLLRDHUP };
-    if (!c->gone && poll(&p, 1, 0) > 0 && (p.revents & (POLLRDHUP | POLLHUP | POLLERR))) c->gone = true;
+    c->gone = c->gone || pd_wire_gone(&c->wire);
     return c->gone;
 }
 
@@ -242,7 +212,7 @@ static const char *address_text(const struct sockaddr_storage *a, char out[46]) 
 const char *pd_call_own_address(const struct pd_call *call, char out[46]) {
     struct sockaddr_storage own = { 0 };
     socklen_t len = sizeof own;
-    if (getsockname(call->conn->fd, (struct sockaddr *)&own, &len)) own.ss_family = AF_UNSPEC;
+    if (getsockname(call->conn->wire.fd, (struct sockaddr *)&own, &len)) own.ss_family = AF_UNSPEC;
     pd_address_unmap(&own);
     return address_text(&own, out);
 }
@@ -291,7 +261,7 @@ static bool grow(char **buf, size_t *size, size_t want, size_t most) {
 /* Reads until a whole head is in c->in: its length, or 0 when the connection is over (refused with an answer where there is
  * somebody to tell). The time starts with the first byte, so an idle connection may wait for its next request. */
 static size_t read_head(struct pd_conn *c, struct pd_call *call, bool first) {
-    uint64_t deadline = fo_now_ms() + (first || c->n_in ? c->http->limits.header_time_ms : KEEP_ALIVE_MS);
+    uint64_t deadline = first ? c->head_deadline : fo_now_ms() + (c->n_in ? c->http->limits.header_time_ms : KEEP_ALIVE_MS);
     for (;;) {
         size_t end = pd_head_end(c->in, c->n_in);
         if (end) return end;
@@ -302,8 +272,8 @@ static size_t read_head(struct pd_conn *c, struct pd_call *call, bool first) {
         }
         enum { MOST = PD_MAX_HEAD_BYTES + 8192 };
         if (!grow(&c->in, &c->in_size, c->n_in + 1024, MOST)) return 0;
-        ssize_t n = read_some(c, c->in + c->n_in, c->in_size - c->n_in, deadline);
-        if (n == GOT_TIMEOUT && c->n_in > 0) refuse(call, PD_ERR_TIMEOUT, 0, "the request head did not arrive in time");
+        ssize_t n = pd_wire_read(&c->wire, c->in + c->n_in, c->in_size - c->n_in, deadline);
+        if (n == PD_WIRE_TIMEOUT && c->n_in > 0) refuse(call, PD_ERR_TIMEOUT, 0, "the request head did not arrive in time");
         if (n <= 0) return 0;
         if (c->n_in == 0 && !first) deadline = fo_now_ms() + c->http->limits.header_time_ms;
         c->n_in += (size_t)n;
@@ -360,8 +330,8 @@ static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_h
         } else {
             uint64_t now = fo_now_ms();
             bool slow = now - start > c->http->limits.body_idle_ms + seen / MIN_BODY_BYTES_PER_MS;
-            ssize_t n = slow ? GOT_TIMEOUT : read_some(c, to, want, now + c->http->limits.body_idle_ms);
-            if (n == GOT_TIMEOUT) refuse(call, PD_ERR_TIMEOUT, 0, "the request body did not arrive in time");
+            ssize_t n = slow ? PD_WIRE_TIMEOUT : pd_wire_read(&c->wire, to, want, now + c->http->limits.body_idle_ms);
+            if (n == PD_WIRE_TIMEOUT) refuse(call, PD_ERR_TIMEOUT, 0, "the request body did not arrive in time");
             if (n <= 0) return false;
             got = (size_t)n;
         }
@@ -406,6 +376,10 @@ static bool answer_one(struct pd_conn *c, struct pd_call *call, struct pd_head *
         return false;
     }
     call->head = head;
+    if (c->mistaken) {
+        refuse(call, PD_ERR_TLS, 0, "This port speaks TLS, and the request came in the clear: use https:// in the client's base URL.");
+        return false;
+    }
     if (c->mode > SERVE_LOCAL) {
         refuse(call, PD_ERR_CONNECTIONS, 1, c->mode == REFUSE_TOTAL ? "All connections of this server are in use." : "Your address has all the connections it may have.");
         return false;
@@ -445,26 +419,30 @@ static bool serve_one(struct pd_conn *c, bool first) {
     return again;
 }
 
-/* Closing a socket with unread bytes resets it, and the reset can overtake the answer: say that nothing follows, then read on for a
- * moment. */
-static void linger(struct pd_conn *c) {
-    char sink[4096];
-    uint64_t deadline = fo_now_ms() + LINGER_MS;
-    shutdown(c->fd, SHUT_WR);
-    while (fo_now_ms() < deadline && read_some(c, sink, sizeof sink, deadline) > 0) {}
-}
-
 /* The count that a connection is part of. Under the lock. */
 static uint32_t *place_of(struct pd_conn *c) {
     struct pd_http *h = c->http;
     return c->mode == SERVE ? &h->n_conns : c->mode == SERVE_LOCAL ? &h->n_local : &h->n_refusing;
 }
 
+static bool speaks_tls(const struct pd_http *h, const struct pd_listener *at) {
+    return at->at.ss_family != AF_UNIX && (at->scheme == PD_HTTPS || (at->scheme == PD_BARE && h->tls && pd_tls_on(h->tls)));
+}
+
+/* What comes before the first request; false = nothing will. */
+static bool begin(struct pd_conn *c) {
+    c->head_deadline = fo_now_ms() + c->http->limits.header_time_ms;
+    enum pd_wire_begun begun = speaks_tls(c->http, c->at) ? pd_wire_begin(&c->wire, c->http->tls, c->head_deadline) : PD_WIRE_BEGUN;
+    c->mistaken = begun == PD_WIRE_PLAIN;
+    return begun != PD_WIRE_FAILED;
+}
+
 static void *conn_main(void *arg) {
     struct pd_conn *c = arg;
     struct pd_http *h = c->http;
     bool first = true;
-    while (serve_one(c, first)) {
+    bool more = begin(c);
+    while (more && serve_one(c, first)) {
         first = false;
         if (c->n_in == 0) { /* an idle connection holds no buffer */
             free(c->in);
@@ -472,13 +450,14 @@ static void *conn_main(void *arg) {
             c->in_size = 0;
         }
     }
-    if (!c->gone) linger(c);
+    if (!c->gone) pd_wire_linger(&c->wire, LINGER_MS);
+    pd_wire_done(&c->wire);
     free(c->in);
     pthread_mutex_lock(&h->lock);
     *c->link = c->next;
     if (c->next) c->next->link = c->link;
     *place_of(c) -= 1;
-    close(c->fd);
+    close(c->wire.fd);
     if (!h->conns) pthread_cond_broadcast(&h->empty);
     pthread_mutex_unlock(&h->lock);
     free(c);
@@ -497,13 +476,13 @@ static bool same_address(const struct sockaddr_storage *a, const struct sockaddr
 
 /* More connections over the cap than REFUSALS get their answer from the thread that accepts, which waits for nobody. What came already is
  * read and dropped: bytes unread at the close would take the answer back. */
-static void turn_away(struct pd_http *h, int fd) {
+static void turn_away(struct pd_http *h, const struct pd_listener *at, int fd) {
     char drop[16 * 1024], answer[1024];
     int n = snprintf(answer, sizeof answer,
                      "HTTP/1.1 503 Service Unavailable\r\nServer: pantheon/%s\r\nx-request-id: req_%016llx\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
                      "Retry-After: 1\r\nConnection: close\r\n\r\n%s",
                      pn_version(), (unsigned long long)fo_rng_entropy(), h->turned_away.len, fo_buf_str(&h->turned_away));
-    bool whole = !h->turned_away.failed && n > 0 && (size_t)n < sizeof answer;
+    bool whole = !h->turned_away.failed && n > 0 && (size_t)n < sizeof answer && !speaks_tls(h, at); /* under TLS nothing can be said without waiting */
     for (int i = 0; i < MOST_DROPS && recv(fd, drop, sizeof drop, MSG_DONTWAIT) == (ssize_t)sizeof drop; i++) {
     }
     if (whole && send(fd, answer, (size_t)n, MSG_DONTWAIT | MSG_NOSIGNAL) > 0) {
@@ -526,12 +505,12 @@ static void adopt(struct pd_http *h, const struct pd_listener *at, int fd, const
     int on = 1;
     if (peer->ss_family != AF_UNIX) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     if (!c) {
-        turn_away(h, fd);
+        turn_away(h, at, fd);
         return;
     }
     c->http = h;
     c->at = at;
-    c->fd = fd;
+    c->wire.fd = fd;
     c->peer = *peer;
     pthread_mutex_lock(&h->lock);
     uint32_t same = 0;
@@ -560,7 +539,7 @@ static void adopt(struct pd_http *h, const struct pd_listener *at, int fd, const
     }
     pthread_mutex_unlock(&h->lock);
     if (!take) {
-        turn_away(h, fd);
+        turn_away(h, at, fd);
         free(c);
     }
 }
@@ -606,6 +585,7 @@ int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct f
     h->admit = opts->admit;
     h->done = opts->done;
     h->ctx = opts->ctx;
+    h->tls = opts->tls;
     pd_http_set_limits(h, &opts->limits);
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->empty, NULL);
@@ -659,7 +639,7 @@ void pd_http_close(struct pd_http *h) {
     pd_listen_close(&h->listeners);
     pthread_mutex_lock(&h->lock);
     h->closing = true;
-    for (struct pd_conn *c = h->conns; c; c = c->next) shutdown(c->fd, SHUT_RDWR);
+    for (struct pd_conn *c = h->conns; c; c = c->next) shutdown(c->wire.fd, SHUT_RDWR);
     while (h->conns) pthread_cond_wait(&h->empty, &h->lock);
     pthread_mutex_unlock(&h->lock);
     if (h->wake >= 0) close(h->wake);

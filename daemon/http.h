@@ -12,6 +12,7 @@
 struct fo_err;
 struct pd_conn;
 struct pd_http;
+struct pd_tls;
 
 enum { PD_MAX_KEY_NAME = 64 };
 
@@ -59,6 +60,7 @@ struct pd_http_limits {
 
 struct pd_http_opts {
     struct pd_listen_opts listen;
+    struct pd_tls *tls;    /* whose certificate TCP listeners speak TLS with, while there is one; NULL = in the clear. Unix sockets never do */
     struct pd_http_limits limits;
     pd_http_handler *handler;
     pd_http_admit *admit;  /* NULL = everybody is admitted */

@@ -28,6 +28,7 @@ static const struct pd_error_row rows[PD_N_ERRORS] = {
     [PD_ERR_TEMPLATE] = { 400, INVALID, "chat_template_invalid", "The model's chat template does not parse, so it cannot chat; /v1/completions works.", false },
     [PD_ERR_BUDGET] = { 400, "context_over_budget", "context_length_exceeded", "Prompt and max_tokens pass the model's cap; `budget` has the numbers.", false },
     [PD_ERR_MALFORMED] = { 400, INVALID, "malformed_request", "The bytes are not a well-formed HTTP request.", false },
+    [PD_ERR_TLS] = { 400, INVALID, "tls_required", "HTTP in the clear to a port that speaks TLS.", false },
     [PD_ERR_MANIFEST] = { 400, INVALID, "manifest_invalid", "The manifest has mistakes; `report` lists them, and the one before stays in force.", true },
     [PD_ERR_KEY] = { 401, INVALID, "invalid_api_key", "No API key, or none of this server's (server.api_keys_file). Carries `WWW-Authenticate: Bearer`.", false },
     [PD_ERR_FORBIDDEN] = { 403, INVALID, "admin_forbidden", "Administration, and neither from the admin socket, nor plainly from this machine, nor with a key that may.", true },

@@ -21,6 +21,7 @@ enum pd_error_id {
     PD_ERR_TEMPLATE,      /* the model's chat template cannot be used */
     PD_ERR_BUDGET,        /* the request does not fit its model's cap */
     PD_ERR_MALFORMED,     /* broken HTTP */
+    PD_ERR_TLS,           /* HTTP in the clear where TLS is spoken */
     PD_ERR_MANIFEST,      /* the manifest was not accepted */
     PD_ERR_KEY,           /* no API key, or a wrong one */
     PD_ERR_FORBIDDEN,     /* administration from elsewhere, or with a key that may not */

@@ -351,7 +351,7 @@ static void print_status(const json_t *o) {
     size_t i;
     const json_t *m;
     printf("generation %lld", (long long)json_integer_value(json_object_get(o, "generation")));
-    static const char *const types[] = { "ManifestValid", "Reconciled", "Draining", "KeysValid" };
+    static const char *const types[] = { "ManifestValid", "Reconciled", "Draining", "KeysValid", "TlsValid" };
     for (i = 0; i < sizeof types / sizeof *types; i++) {
         const json_t *c = condition(o, types[i]);
         printf("  %s=%s (%s)", types[i], text_of(c, "status"), text_of(c, "reason"));

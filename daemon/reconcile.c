@@ -25,6 +25,7 @@
 #include "config/plan.h"
 #include "daemon/actuate.h"
 #include "daemon/app.h"
+#include "daemon/cert.h"
 #include "daemon/estimate.h"
 #include "daemon/facts.h"
 #include "daemon/gate.h"
@@ -120,9 +121,8 @@ static void publish(struct pd_loop *l) {
         .draining = l->draining,
         .report = l->report ? l->report : "",
         .restart = l->restart,
-        .keys_ok = pd_gate_keys(l->app->gate)->ok,
-        .keys_reason = pd_gate_keys(l->app->gate)->reason,
-        .keys_message = pd_gate_keys(l->app->gate)->message,
+        .keys = pd_gate_keys(l->app->gate),
+        .tls = pd_cert_state(l->app->cert),
     };
     struct pd_view *v = pd_status_view(&in);
     if (v) {
@@ -275,7 +275,9 @@ static bool accept_manifest(struct pd_loop *l, struct pd_reading *r, uint64_t ge
         atomic_init(&c->refs, 1);
         c->m = r->manifest;
         c->generation = generation;
-        code = pd_gate_use(l->app, c, l->opts.dir, &e);
+        code = pd_gate_may_use(l->app, c->m, &e);
+        if (code == FO_OK) code = pd_cert_use(l->app, c->m, l->opts.dir, &e);
+        if (code == FO_OK) code = pd_gate_use(l->app, c, l->opts.dir, &e);
     }
     if (code) {
         free(c);
@@ -323,6 +325,7 @@ static void reload(struct pd_loop *l) {
         l->from_kept = false;
         set_report(l, NULL);
         pd_gate_look(l->app, true);
+        pd_cert_look(l->app, true);
         pd_app_event(l->app, false, "manifest_unchanged", NULL, "generation %llu", (unsigned long long)l->manifest->generation);
     } else if (accept_manifest(l, &r, l->manifest->generation + 1)) {
         l->manifest_ok = true;
@@ -903,7 +906,8 @@ bool pd_loop_run(struct pd_loop *l) {
         bool changed = false;
         take_asks(l);
         look(l, &changed);
-        if (pd_gate_look(l->app, false)) publish(l);
+        bool keys = pd_gate_look(l->app, false), tls = pd_cert_look(l->app, false);
+        if (keys || tls) publish(l);
         if (changed || due(l)) think(l);
         if (l->useless) break;
         feed_watchdog(l);

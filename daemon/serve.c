@@ -13,6 +13,7 @@
 
 #include "config/manifest.h"
 #include "daemon/app.h"
+#include "daemon/cert.h"
 #include "daemon/gate.h"
 #include "daemon/http.h"
 #include "daemon/log.h"
@@ -30,6 +31,7 @@
 static int open_http(struct pd_app *app, const struct cf_manifest *m, const struct pd_passed *passed, struct fo_err *e) {
     struct pd_http_opts http = {
         .listen = { .rows = (const char *const *)m->server.listen, .n_rows = m->server.n_listen, .admin_socket = m->server.admin_socket, .passed = passed },
+        .tls = pd_cert_tls(app->cert),
         .handler = pd_dispatch,
         .admit = pd_gate_admit,
         .done = pd_gate_done,
@@ -59,6 +61,7 @@ int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
     app.config = opts->config;
     if (code == FO_OK) code = pn_engine_new(&app.engine, &e);
     if (code == FO_OK) code = pd_gate_new(&app.gate, &e);
+    if (code == FO_OK) code = pd_cert_new(&app.cert, &e);
     if (code == FO_OK) code = pd_notify_sockets(&passed, &e);
     if (code == FO_OK) code = open_http(&app, r->manifest, &passed, &e);
     if (code == FO_OK) code = pd_loop_new(&app, r, opts->generation, opts->bad_report, &loop_opts, &loop, &e);
@@ -74,6 +77,7 @@ int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
     pn_engine_free(app.engine);
     pd_loop_free(loop);
     pd_gate_free(app.gate);
+    pd_cert_free(app.cert);
     pd_app_done(&app);
     if (status == PD_SERVED) fo_log(FO_LOG_INFO, "serve", "event=stopped");
     return status;

@@ -13,6 +13,7 @@
 #include "config/plan.h"
 #include "daemon/actuate.h"
 #include "daemon/app.h"
+#include "daemon/watch.h"
 #include "daemon/world.h"
 
 /* What there is of one model. */
@@ -183,7 +184,8 @@ static void fill_server(const struct pd_status_input *in, struct pd_view *v) {
     else if (waiting) SET(PD_S_RECONCILED, false, "Waiting", text);
     else SET(PD_S_RECONCILED, true, "AsDeclared", "");
     SET(PD_S_DRAINING, in->draining, in->draining ? "Stopping" : "Serving", "");
-    SET(PD_S_KEYS_VALID, in->keys_ok, in->keys_reason, in->keys_message);
+    SET(PD_S_KEYS_VALID, in->keys->ok, in->keys->reason, in->keys->message);
+    SET(PD_S_TLS_VALID, in->tls->ok, in->tls->reason, in->tls->message);
 #undef SET
 }
 

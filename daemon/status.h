@@ -7,6 +7,7 @@
 struct cf_facts;
 struct cf_plan;
 struct pd_counted_manifest;
+struct pd_file_state;
 struct pd_step;
 struct pd_view;
 struct pd_world;
@@ -22,8 +23,7 @@ struct pd_status_input {
     bool settled, first_pass_over, manifest_ok, from_kept, draining;
     const char *report;  /* of a bad manifest; "" */
     const char *restart; /* what takes effect only after a restart; "" */
-    bool keys_ok;        /* of the file of API keys, as pd_gate_keys says */
-    const char *keys_reason, *keys_message;
+    const struct pd_file_state *keys, *tls; /* of pd_gate_keys and pd_cert_state */
 };
 
 /* NULL without memory (the facts are freed then too). */

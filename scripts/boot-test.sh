@@ -16,7 +16,7 @@ CGROOT=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
 
 if [ ! -s "$BASE" ]; then
     mkdir -p "$(dirname "$BASE")"
-    mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,dbus,libjansson4,libyaml-0-2,libsystemd0,libcurl4,curl,procps \
+    mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,dbus,libjansson4,libyaml-0-2,libsystemd0,libcurl4,libssl3,curl,procps \
         "${BOOT_SUITE:-bookworm}" "$BASE.new.tar" && mv "$BASE.new.tar" "$BASE" || exit 1
 fi
 

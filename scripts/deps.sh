@@ -3,7 +3,7 @@
 #   scripts/deps.sh build|check        asks first on a terminal; as root, or with sudo
 #   scripts/deps.sh cross DIR          a compiler and an emulator for 64-bit Arm; its libraries are unpacked into DIR, not installed
 set -eu
-build='gcc make pkg-config libc6-dev libyaml-dev libjansson-dev libsystemd-dev libcurl4-openssl-dev python3 python3-venv ca-certificates'
+build='gcc make pkg-config libc6-dev libyaml-dev libjansson-dev libsystemd-dev libcurl4-openssl-dev libssl-dev python3 python3-venv ca-certificates'
 check="$build libcmocka-dev libsimde-dev binutils"
 cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static make pkg-config python3'
 what=${1:-build}
@@ -16,7 +16,8 @@ esac
 
 # The libraries of another architecture, with all that they need, as its apt would choose them; this system's own packages stay as they are.
 unpack_cross() {
-    if [ -e "$dir/.made" ]; then return 0; fi
+    libraries='libyaml-dev libjansson-dev libsystemd-dev libcurl4-openssl-dev libssl-dev libcmocka-dev'
+    if [ "$(cat "$dir/.made" 2>/dev/null)" = "$libraries" ]; then return 0; fi
     rm -rf "$dir" "$dir.apt"
     mkdir -p "$dir" "$dir.apt/lists/partial" "$dir.apt/archives/partial"
     apt=$(cd "$dir.apt" && pwd)
@@ -25,18 +26,19 @@ unpack_cross() {
         -o Dir::Cache="$apt" -o Dir::Log="$apt" -o APT::Sandbox::User= -o Debug::NoLocking=1
     echo "Unpacking arm64 libraries into $dir"
     apt-get "$@" update
-    apt-get "$@" install -y --download-only --no-install-recommends libyaml-dev libjansson-dev libsystemd-dev libcurl4-openssl-dev libcmocka-dev
+    # shellcheck disable=SC2086  # a list of words
+    apt-get "$@" install -y --download-only --no-install-recommends $libraries
     for deb in "$apt"/archives/*.deb; do dpkg-deb -x "$deb" "$dir"; done
     rm -rf "$apt"
-    touch "$dir/.made"
+    echo "$libraries" >"$dir/.made"
 }
 
 if ! command -v dpkg-query >/dev/null 2>&1; then
     [ "$what" != cross ] || { echo "This is no Debian: only there can the libraries of another architecture be had." >&2; exit 1; }
     command -v cc >/dev/null 2>&1 && command -v pkg-config >/dev/null 2>&1 &&
-        pkg-config --exists yaml-0.1 jansson libsystemd libcurl && exit 0
+        pkg-config --exists yaml-0.1 jansson libsystemd libcurl 'openssl >= 3' && exit 0
     echo "This is no Debian: install a C compiler, make, pkg-config and the development files of libyaml, jansson," >&2
-    echo "libsystemd and libcurl (for the tests also cmocka, simde and python3 with venv), then run make again." >&2
+    echo "libsystemd, libcurl and OpenSSL 3 (for the tests also cmocka, simde and python3 with venv), then run make again." >&2
     exit 1
 fi
 missing=

@@ -20,6 +20,7 @@
 #include "daemon/app.h"
 #include "daemon/gate.h"
 #include "daemon/http.h"
+#include "daemon/watch.h"
 #include "foundry/base/err.h"
 #include "foundry/base/log.h"
 #include "tests/support/alloc.h"
@@ -179,7 +180,7 @@ static int with(const char *key) {
     return status_of(ask("POST", "/v1/x", key, "{}"));
 }
 
-static const struct pd_keys_state *keys(void) {
+static const struct pd_file_state *keys(void) {
     return pd_gate_keys(app.gate);
 }
 

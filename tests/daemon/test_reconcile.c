@@ -24,11 +24,14 @@
 #include "daemon/hostmem.h"
 #include "daemon/source.h"
 #include "daemon/status.h"
+#include "daemon/watch.h"
 #include "daemon/world.h"
 #include "engine/engine.h"
 #include "foundry/base/err.h"
 #include "tests/support/alloc.h"
 #include "tests/support/script.h"
+
+static const struct pd_file_state no_file = { .ok = true, .reason = "NotConfigured" };
 
 static char folder[64];
 
@@ -241,7 +244,7 @@ static struct pd_view *look(struct pd_world *w, struct pd_counted_manifest *c, s
     assert_int_equal(pd_facts_gather(w, en, false, 1000, &f, &e), FO_OK);
     assert_int_equal(pd_facts_gather(w, en, false, 1000, &shown, &e), FO_OK);
     assert_int_equal(cf_plan_make(c->m, f, 0, &p, &e), FO_OK);
-    struct pd_status_input in = { .world = w, .manifest = c, .facts = shown, .plan = p, .step = step, .before = before, .settled = !step, .first_pass_over = true, .manifest_ok = true, .now_ms = 1000, .report = "", .restart = "", .keys_ok = true, .keys_reason = "NotConfigured", .keys_message = "" };
+    struct pd_status_input in = { .world = w, .manifest = c, .facts = shown, .plan = p, .step = step, .before = before, .settled = !step, .first_pass_over = true, .manifest_ok = true, .now_ms = 1000, .report = "", .restart = "", .keys = &no_file, .tls = &no_file };
     struct pd_view *v = pd_status_view(&in);
     cf_plan_free(p);
     cf_facts_free(f);
@@ -346,7 +349,7 @@ static void states_and_conditions_follow_from_facts_and_plan(void **state) {
     for (long n = 1;; n++) { /* no memory: no view, no leak */
         struct cf_facts *f;
         assert_int_equal(pd_facts_gather(&w, en, false, 1000, &f, &e), FO_OK);
-        struct pd_status_input in = { .world = &w, .manifest = c, .facts = f, .before = v, .report = "", .restart = "", .keys_ok = true, .keys_reason = "NotConfigured", .keys_message = "" };
+        struct pd_status_input in = { .world = &w, .manifest = c, .facts = f, .before = v, .report = "", .restart = "", .keys = &no_file, .tls = &no_file };
         test_fail_alloc(n);
         next = pd_status_view(&in);
         if (!test_alloc_failed()) break;

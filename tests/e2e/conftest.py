@@ -36,6 +36,12 @@ def wait_for(what, timeout, why=""):
     raise AssertionError(f"not within {timeout * SLOW} s: {why or what}")
 
 
+def connection(port, tls=None, timeout=60):
+    if tls:
+        return http.client.HTTPSConnection("127.0.0.1", port, timeout=timeout * SLOW, context=tls)
+    return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout * SLOW)
+
+
 class Answer:
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body
@@ -59,7 +65,7 @@ class Stream:
     """One SSE answer, read event by event."""
 
     def __init__(self, daemon, path, body, timeout=60):
-        self.conn = http.client.HTTPConnection("127.0.0.1", daemon.port, timeout=timeout * SLOW)
+        self.conn = connection(daemon.port, daemon.tls, timeout)
         self.conn.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         self.sock = self.conn.sock
         self.response = self.conn.getresponse()
@@ -137,8 +143,9 @@ def check_usage(u):
 
 
 class Daemon:
-    def __init__(self, folder, manifest, wait=True, env=None, args=(), port=None, launch=(), fds=()):
-        """launch: a command in front that becomes the daemon, with the descriptors fds."""
+    def __init__(self, folder, manifest, wait=True, env=None, args=(), port=None, launch=(), fds=(), tls=None):
+        """launch: a command in front that becomes the daemon, with the descriptors fds. tls: a context to ask with."""
+        self.tls = tls
         self.port = port or free_port()
         self.folder = folder
         self.manifest = folder / "models.yaml"
@@ -180,7 +187,7 @@ class Daemon:
         return all(m["status"] in ("ready", "failed", "refused", "held", "absent") for m in self.get("/").json["models"])
 
     def request(self, method, path, body=None, headers=None, timeout=60):
-        conn = http.client.HTTPConnection("127.0.0.1", self.port, timeout=timeout * SLOW)
+        conn = connection(self.port, self.tls, timeout)
         try:
             data = body if isinstance(body, (bytes, str)) or body is None else json.dumps(body)
             if isinstance(data, str):

@@ -36,7 +36,9 @@ def unpacked(name):
 
 
 class Proxy:
-    """One of them in front of a daemon; has the `port` that Stream asks."""
+    """One of them in front of a daemon; has the `port` and `tls` that Stream asks with."""
+
+    tls = None
 
     def __init__(self, name, daemon, folder):
         got = unpacked(name)
