@@ -1,5 +1,5 @@
-/* POST /v1/chat/completions: the body becomes messages, the model's template makes text of them, the tokenizer ids, and generate.c the
- * answer. */
+/* POST /v1/chat/completions and /v1/responses: the body becomes messages, the model's template makes text of them, the tokenizer ids, and
+ * generate.c the answer. */
 #include <stdlib.h>
 
 #include "config/manifest.h"
@@ -13,14 +13,13 @@
 #include "engine/engine.h"
 #include "engine/text.h"
 
-void pd_post_chat(struct pd_app *app, struct pd_call *c, const char *param) {
-    (void)param;
+static void talk(struct pd_app *app, struct pd_call *c, unsigned api) {
     struct pd_params p;
     struct pd_error x;
     struct pn_served *s = NULL;
     struct cf_sampling sampling;
     struct pn_ids ids = { 0 };
-    bool ok = pd_params_parse(PD_API_CHAT, c->body, c->n_body, &p, &x) && pd_app_find(app, p.model, &s, &sampling, &x);
+    bool ok = pd_params_parse(api, c->body, c->n_body, &p, &x) && pd_app_find(app, p.model, &s, &sampling, &x);
     if (ok) {
         const struct pn_model *m = pn_served_model(s);
         pd_params_defaults(&p, &sampling);
@@ -31,4 +30,14 @@ void pd_post_chat(struct pd_app *app, struct pd_call *c, const char *param) {
     free(ids.ids);
     pn_served_put(s);
     pd_params_done(&p);
+}
+
+void pd_post_chat(struct pd_app *app, struct pd_call *c, const char *param) {
+    (void)param;
+    talk(app, c, PD_API_CHAT);
+}
+
+void pd_post_responses(struct pd_app *app, struct pd_call *c, const char *param) {
+    (void)param;
+    talk(app, c, PD_API_RESPONSES);
 }

@@ -38,8 +38,7 @@ struct gen {
     bool failed;            /* the client was sent an error */
 };
 
-/* Sends what is in g->out. */
-static bool flush(struct gen *g) {
+static bool push(struct gen *g) {
     bool ok = !g->out.failed && pd_stream_write(g->call, fo_buf_str(&g->out), g->out.len);
     fo_buf_clear(&g->out);
     g->last_write_ms = fo_now_ms();
@@ -55,9 +54,20 @@ static bool fail(struct gen *g, const struct pd_error *x) {
     }
     pd_error_note(x, g->call);
     fo_buf_clear(&g->out);
-    pd_sse_error(x, g->call->id, &g->out);
-    if (flush(g)) pd_stream_close(g->call);
+    g->answer.writer->error(&g->answer, x, g->call->id, &g->out);
+    if (push(g)) pd_stream_close(g->call);
     return false;
+}
+
+static bool fail_memory(struct gen *g) {
+    struct pd_error x;
+    pd_error_set(&x, PD_ERR_MEMORY, NULL, "There is no memory for the answer.");
+    return fail(g, &x);
+}
+
+/* Sends what is in g->out. */
+static bool flush(struct gen *g) {
+    return g->out.failed ? fail_memory(g) : push(g);
 }
 
 /* Choice k of the job; `goes_on` for all but the first choice of the answer. */
@@ -84,7 +94,7 @@ static bool submit(struct gen *g, const struct pd_job *job, int64_t k, bool goes
     struct pd_error x;
     pd_error_from(&x, &e, atomic_load(&g->app->draining));
     if (x.id == PD_ERR_BUDGET) {
-        snprintf(x.param, sizeof x.param, "%s", p->api == PD_API_CHAT ? "messages" : "prompt");
+        snprintf(x.param, sizeof x.param, "%s", pd_params_prompt(p));
         x.budget = &budget;
         x.model = pn_served_name(g->served);
     }
@@ -137,7 +147,7 @@ static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_b
                 fo_buf_append(text, ev.text, ev.text_len);
                 break;
             }
-            pd_sse_text(&g->answer, index, ev.text, ev.text_len, l, &g->out);
+            g->answer.writer->text(&g->answer, index, ev.text, ev.text_len, l, &g->out);
             if (!flush(g)) return false;
             break;
         case PN_EV_DONE:
@@ -168,9 +178,9 @@ static bool begin_choice(struct gen *g, const struct pd_job *job, int64_t index,
         if (!pd_stream_open(g->call, 200, PD_SSE_TYPE, PD_SSE_HEADERS)) return false;
         g->open = true;
         g->last_write_ms = fo_now_ms();
+        g->answer.writer->open(&g->answer, &g->out);
     }
-    if (g->params->api == PD_API_CHAT) pd_sse_role(&g->answer, index, &g->out);
-    else if (job->echo) pd_sse_text(&g->answer, index, job->echo, job->n_echo, NULL, &g->out);
+    g->answer.writer->begin(&g->answer, index, job->echo, job->n_echo, &g->out);
     return g->out.len == 0 || flush(g);
 }
 
@@ -189,15 +199,11 @@ static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int6
     add_usage(g, &last.usage, k == 0); /* also for the log of a client that left */
     pn_request_release(r); /* cancels what is not finished */
     if (ok && g->params->stream) {
-        pd_sse_finish(&g->answer, index, last.finish, (size_t)index + 1 == g->n && !g->answer.usage_asked ? &g->timings : NULL, &g->out);
+        g->answer.writer->finish(&g->answer, index, last.finish, (size_t)index + 1 == g->n ? &g->timings : NULL, &g->out);
         ok = flush(g);
     }
     if (ok && !g->params->stream && l.m) pd_logprobs_take(&l, &logprobs);
-    if (ok && (text.failed || logprobs.failed || text.len + logprobs.len > MAX_TEXT - g->kept_bytes)) {
-        struct pd_error x;
-        pd_error_set(&x, PD_ERR_MEMORY, NULL, "There is no memory for the answer.");
-        ok = fail(g, &x);
-    }
+    if (ok && (text.failed || logprobs.failed || text.len + logprobs.len > MAX_TEXT - g->kept_bytes)) ok = fail_memory(g);
     if (ok) {
         ret->len = text.len;
         g->kept_bytes += text.len + logprobs.len;
@@ -211,21 +217,23 @@ static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int6
     return ok;
 }
 
-static void finish(struct gen *g, const struct pd_choice *choices, size_t n) {
+/* False when the client has left or is told of an error instead. */
+static bool finish(struct gen *g, const struct pd_choice *choices, size_t n) {
     if (!g->params->stream) {
-        pd_whole(&g->answer, choices, n, &g->usage, &g->timings, &g->out);
+        g->answer.writer->whole(&g->answer, choices, n, &g->usage, &g->timings, &g->out);
         pd_json_reply(g->call, 200, &g->out);
-        return;
+        return true;
     }
-    if (g->answer.usage_asked) pd_sse_usage(&g->answer, &g->usage, &g->timings, &g->out);
-    fo_buf_puts(&g->out, PD_SSE_DONE);
-    if (flush(g)) pd_stream_close(g->call);
+    g->answer.writer->close(&g->answer, &g->usage, &g->timings, &g->out);
+    if (!flush(g)) return false;
+    pd_stream_close(g->call);
+    return true;
 }
 
 void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, const struct pd_params *p, const struct pd_job *jobs, size_t n_jobs) {
     size_t n = n_jobs * (size_t)p->n;
     struct gen g = { .app = app, .call = c, .served = s, .params = p, .n = n };
-    pd_answer_init(&g.answer, p->api, pn_served_name(s), p->stream && p->include_usage);
+    pd_answer_init(&g.answer, p, pn_served_name(s), MAX_TEXT);
     fo_buf_init(&g.out, MAX_TEXT);
     struct pd_choice *choices = calloc(n, sizeof *choices);
     bool ok = choices != NULL;
@@ -235,7 +243,7 @@ void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, con
         fail(&g, &x);
     }
     for (size_t i = 0; i < n && ok; i++) ok = make_choice(&g, &jobs[i / (size_t)p->n], (int64_t)(i % (size_t)p->n), (int64_t)i, &choices[i]);
-    if (ok) finish(&g, choices, n);
+    if (ok) ok = finish(&g, choices, n);
     /* a client may leave because of the error it got */
     c->note.verdict = ok ? "answered" : !g.failed ? "client_left" : g.open ? "failed" : "refused";
     c->note.generates = true;
@@ -251,5 +259,6 @@ void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, con
         free(choices[i].logprobs);
     }
     free(choices);
+    pd_answer_done(&g.answer);
     fo_buf_done(&g.out);
 }

@@ -36,7 +36,7 @@ static void read_token(struct pd_logprobs *l, int32_t id) {
     fo_buf_clear(&l->bytes);
     fo_buf_clear(&l->name);
     bool text = pn_text_token(l->m, id, &l->bytes, &l->name);
-    if (text || l->api == PD_API_CHAT) return;
+    if (text || l->api != PD_API_TEXT) return;
     fo_buf_clear(&l->name); /* once more behind the mark: few tokens are no text */
     fo_buf_puts(&l->name, "bytes:");
     pn_text_token(l->m, id, &l->bytes, &l->name);
@@ -52,7 +52,7 @@ static void put_members(struct pd_logprobs *l, const struct pn_logprob *p, struc
     put_number(out, p->logprob);
     fo_buf_puts(out, ",\"bytes\":");
     for (size_t i = 0; i < l->bytes.len; i++) fo_buf_printf(out, "%c%u", i ? ',' : '[', (unsigned char)l->bytes.data[i]);
-    fo_buf_puts(out, l->bytes.len ? "]" : "null");
+    fo_buf_puts(out, l->bytes.len ? "]" : l->api == PD_API_CHAT ? "null" : "[]"); /* each as its clients' types want it */
     if (l->name.failed || l->bytes.failed) out->failed = true;
 }
 
@@ -125,8 +125,8 @@ static void add_text(struct pd_logprobs *l, const struct pn_logprobs *p) {
 /* --- both --- */
 void pd_logprobs_add(struct pd_logprobs *l, const struct pn_logprobs *p) {
     if (!l->m) return;
-    if (l->api == PD_API_CHAT) add_chat(l, p);
-    else add_text(l, p);
+    if (l->api == PD_API_TEXT) add_text(l, p);
+    else add_chat(l, p);
     l->n++;
 }
 
@@ -141,7 +141,9 @@ static void move(struct pd_logprobs *l, int list, const char *before, const char
 void pd_logprobs_take(struct pd_logprobs *l, struct fo_buf *out) {
     l->n = 0;
     if (!l->m) {
-        fo_buf_puts(out, "null");
+        fo_buf_puts(out, l->api == PD_API_RESPONSES ? "[]" : "null");
+    } else if (l->api == PD_API_RESPONSES) {
+        move(l, CONTENT, "[", "]", out);
     } else if (l->api == PD_API_CHAT) {
         move(l, CONTENT, "{\"content\":[", "],\"refusal\":null}", out);
     } else {

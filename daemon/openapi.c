@@ -23,7 +23,7 @@ static const struct shape {
     unsigned needed; /* by which of them */
     const char *schema;
 } shapes[] = {
-    { "model", PD_API_BOTH | PD_API_EMBED | PD_API_NO_ANSWER, PD_API_BOTH | PD_API_EMBED, J({"type":"string","minLength":1}) },
+    { "model", PD_API_ANSWERS | PD_API_EMBED | PD_API_NO_ANSWER, PD_API_ANSWERS | PD_API_EMBED, J({"type":"string","minLength":1}) },
     { "messages", PD_API_CHAT | PD_API_TOKENIZE, PD_API_CHAT | PD_API_TEMPLATE,
       J({"type":"array","minItems":1,"items":{"$ref":"#/components/schemas/Message"}}) },
     { "prompt", PD_API_TEXT, PD_API_TEXT,
@@ -33,19 +33,29 @@ static const struct shape {
       J({"anyOf":[{"type":"string","minLength":1},{"$ref":"#/components/schemas/TokenIds"},
         {"type":"array","minItems":1,"maxItems":2048,"items":{"anyOf":[{"type":"string","minLength":1},{"$ref":"#/components/schemas/TokenIds"}]}}]}) },
     { "encoding_format", PD_API_EMBED, 0, J({"enum":["float","base64",null]}) },
+    { "input", PD_API_RESPONSES, PD_API_RESPONSES,
+      J({"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"$ref":"#/components/schemas/Item"}}]}) },
+    { "instructions", PD_API_RESPONSES, 0, J({"type":["string","null"]}) },
+    { "include", PD_API_RESPONSES, 0,
+      J({"type":["array","null"],"items":{"enum":["message.output_text.logprobs","reasoning.encrypted_content","message.input_image.image_url","file_search_call.results","web_search_call.results",
+        "web_search_call.action.sources","computer_call_output.output.image_url","code_interpreter_call.outputs"]}}) },
+    { "text", PD_API_RESPONSES, 0,
+      J({"type":["object","null"],"properties":{"format":{"type":["object","null"],"properties":{"type":{"const":"text"}},"required":["type"]},"verbosity":{"enum":["low","medium","high",null]}},
+        "additionalProperties":false}) },
+    { "metadata", PD_API_RESPONSES, 0, J({"type":["object","null"],"maxProperties":16,"additionalProperties":{"type":"string"}}) },
     { "content", PD_API_TOKENIZE, 0, J({"type":"string"}) },
     { "prompt", PD_API_TOKENIZE, 0, J({"type":"string"}) },
     { "tokens", PD_API_DETOKENIZE, PD_API_DETOKENIZE, J({"type":"array","maxItems":1048576,"items":{"type":"integer","minimum":0,"maximum":2147483647}}) },
-    { "stream_options", PD_API_BOTH, 0,
+    { "stream_options", PD_API_ANSWERS, 0,
       J({"type":["object","null"],"properties":{"include_usage":{"type":["boolean","null"]},"include_obfuscation":{"type":["boolean","null"]}},"additionalProperties":false}) },
-    { "logit_bias", PD_API_BOTH, 0, J({"type":["object","null"],"propertyNames":{"pattern":"^[0-9]+$"},"additionalProperties":{"type":"number","minimum":-100,"maximum":100}}) },
-    { "seed", PD_API_BOTH, 0, J({"type":["integer","null"]}) },
-    { "stop", PD_API_BOTH, 0,
+    { "logit_bias", PD_API_ANSWERS, 0, J({"type":["object","null"],"propertyNames":{"pattern":"^[0-9]+$"},"additionalProperties":{"type":"number","minimum":-100,"maximum":100}}) },
+    { "seed", PD_API_ANSWERS, 0, J({"type":["integer","null"]}) },
+    { "stop", PD_API_ANSWERS, 0,
       J({"anyOf":[{"type":"null"},{"$ref":"#/components/schemas/Stop"},{"type":"array","maxItems":16,"items":{"$ref":"#/components/schemas/Stop"}}]}) },
-    { "chat_template_kwargs", PD_API_CHAT | PD_API_TOKENIZE, 0, J({"type":["object","null"]}) },
+    { "chat_template_kwargs", PD_API_TALK | PD_API_TOKENIZE, 0, J({"type":["object","null"]}) },
     { "modalities", PD_API_CHAT, 0, J({"type":["array","null"],"items":{"const":"text"}}) },
     { "response_format", PD_API_CHAT, 0, J({"type":["object","null"],"properties":{"type":{"const":"text"}},"required":["type"]}) },
-    { "tools", PD_API_CHAT, 0, J({"type":["array","null"],"items":{"type":"object"}}) },
+    { "tools", PD_API_TALK, 0, J({"type":["array","null"],"items":{"type":"object"}}) },
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -65,6 +75,7 @@ static const struct answer {
         "data":{"type":"array","minItems":1,"maxItems":2048,"items":{"type":"object","required":["object","index","embedding"],"properties":{"object":{"const":"embedding"},
         "index":{"type":"integer","minimum":0},"embedding":{"anyOf":[{"type":"array","minItems":1,"items":{"type":"number","minimum":-1,"maximum":1}},{"type":"string"}]}}}},
         "usage":{"type":"object","required":["prompt_tokens","total_tokens"],"properties":{"prompt_tokens":{"type":"integer","minimum":1},"total_tokens":{"type":"integer","minimum":1}}}}}) },
+    { "/v1/responses", J({"$ref":"#/components/schemas/Response"}) },
     { "/v1/models", J({"type":"object","required":["object","data"],"properties":{"object":{"const":"list"},"data":{"type":"array","items":{"$ref":"#/components/schemas/Model"}}}}) },
     { "/v1/models/{id}", J({"$ref":"#/components/schemas/Model"}) },
     { "/tokenize",
@@ -106,6 +117,56 @@ static const struct {
     { "Part",
       J({"oneOf":[{"type":"object","required":["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}},
         {"type":"object","required":["type","refusal"],"properties":{"type":{"const":"refusal"},"refusal":{"type":"string"}}}]}) },
+    { "Item",
+      J({"anyOf":[
+        {"type":"object","required":["role","content"],"properties":{"type":{"enum":["message",null]},"role":{"enum":["user","assistant","system","developer"]},"content":{"$ref":"#/components/schemas/ItemContent"}}},
+        {"type":"object","required":["type"],"properties":{"type":{"const":"reasoning"},"content":{"type":["array","null"],"items":{"type":"object","required":["type","text"],
+        "properties":{"type":{"const":"reasoning_text"},"text":{"type":"string"}}}},"encrypted_content":{"type":"null"}}},
+        {"type":"object","required":["type","call_id","name","arguments"],"properties":{"type":{"const":"function_call"},"call_id":{"type":"string"},"name":{"type":"string"},"arguments":{"type":"string"}}},
+        {"type":"object","required":["type","call_id","output"],"properties":{"type":{"const":"function_call_output"},"call_id":{"type":"string"},"output":{"$ref":"#/components/schemas/ItemContent"}}}]}) },
+    { "ItemContent",
+      J({"anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"oneOf":[
+        {"type":"object","required":["type","text"],"properties":{"type":{"enum":["input_text","output_text"]},"text":{"type":"string"}}},
+        {"type":"object","required":["type","refusal"],"properties":{"type":{"const":"refusal"},"refusal":{"type":"string"}}}]}}]}) },
+    { "OutputText",
+      J({"type":"object","required":["type","text","annotations","logprobs"],"properties":{"type":{"const":"output_text"},"text":{"type":"string"},"annotations":{"type":"array"},
+        "logprobs":{"$ref":"#/components/schemas/TokenLogprobs"}}}) },
+    { "TokenLogprobs",
+      J({"type":"array","items":{"type":"object","required":["token","logprob","bytes","top_logprobs"],"properties":{"token":{"type":"string"},"logprob":{"type":"number"},
+        "bytes":{"type":"array","items":{"type":"integer"}},"top_logprobs":{"type":"array","items":{"type":"object","required":["token","logprob","bytes"],
+        "properties":{"token":{"type":"string"},"logprob":{"type":"number"},"bytes":{"type":"array","items":{"type":"integer"}}}}}}}}) },
+    { "OutputMessage",
+      J({"type":"object","required":["id","type","status","role","content"],"properties":{"id":{"type":"string","pattern":"^msg_"},"type":{"const":"message"},
+        "status":{"enum":["in_progress","completed","incomplete"]},"role":{"const":"assistant"},"content":{"type":"array","items":{"$ref":"#/components/schemas/OutputText"}}}}) },
+    { "Response",
+      J({"type":"object","required":["id","object","created_at","status","error","incomplete_details","instructions","max_output_tokens","metadata","model","output","parallel_tool_calls",
+        "previous_response_id","store","temperature","text","tool_choice","tools","top_p","truncation","usage"],
+        "properties":{"id":{"type":"string","pattern":"^resp_"},"object":{"const":"response"},"created_at":{"type":"integer"},"status":{"enum":["in_progress","completed","incomplete","failed"]},
+        "error":{"type":["object","null"],"required":["code","message"],"properties":{"code":{"enum":["server_error","rate_limit_exceeded","invalid_prompt"]},"message":{"type":"string"}}},
+        "incomplete_details":{"type":["object","null"],"properties":{"reason":{"const":"max_output_tokens"}}},"instructions":{"type":["string","null"]},"max_output_tokens":{"type":["integer","null"]},
+        "metadata":{"type":"object","additionalProperties":{"type":"string"}},"model":{"type":"string"},"output":{"type":"array","maxItems":1,"items":{"$ref":"#/components/schemas/OutputMessage"}},
+        "parallel_tool_calls":{"type":"boolean"},"previous_response_id":{"type":"null"},"store":{"const":false},"temperature":{"type":"number"},"text":{"type":"object"},"tool_choice":{"enum":["auto","none"]},
+        "tools":{"type":"array"},"top_p":{"type":"number"},"truncation":{"const":"disabled"},"usage":{"anyOf":[{"type":"null"},{"$ref":"#/components/schemas/ResponseUsage"}]}}}) },
+    { "ResponseUsage",
+      J({"type":"object","required":["input_tokens","input_tokens_details","output_tokens","output_tokens_details","total_tokens"],"properties":{"input_tokens":{"type":"integer"},
+        "input_tokens_details":{"type":"object","required":["cached_tokens"],"properties":{"cached_tokens":{"type":"integer"}}},"output_tokens":{"type":"integer"},
+        "output_tokens_details":{"type":"object","required":["reasoning_tokens"],"properties":{"reasoning_tokens":{"type":"integer"}}},"total_tokens":{"type":"integer"}}}) },
+    { "ResponseStreamEvent",
+      J({"oneOf":[
+        {"type":"object","required":["type","sequence_number","response"],"properties":{"type":{"enum":["response.created","response.in_progress","response.completed","response.incomplete","response.failed"]},
+        "sequence_number":{"type":"integer","minimum":0},"response":{"$ref":"#/components/schemas/Response"}},"additionalProperties":false},
+        {"type":"object","required":["type","sequence_number","output_index","item"],"properties":{"type":{"enum":["response.output_item.added","response.output_item.done"]},
+        "sequence_number":{"type":"integer","minimum":0},"output_index":{"const":0},"item":{"$ref":"#/components/schemas/OutputMessage"}},"additionalProperties":false},
+        {"type":"object","required":["type","sequence_number","item_id","output_index","content_index","part"],"properties":{"type":{"enum":["response.content_part.added","response.content_part.done"]},
+        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"const":0},"content_index":{"const":0},"part":{"$ref":"#/components/schemas/OutputText"}},"additionalProperties":false},
+        {"type":"object","required":["type","sequence_number","item_id","output_index","content_index","delta","logprobs"],"properties":{"type":{"const":"response.output_text.delta"},
+        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"const":0},"content_index":{"const":0},"delta":{"type":"string"},
+        "logprobs":{"$ref":"#/components/schemas/TokenLogprobs"}},"additionalProperties":false},
+        {"type":"object","required":["type","sequence_number","item_id","output_index","content_index","text","logprobs"],"properties":{"type":{"const":"response.output_text.done"},
+        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"const":0},"content_index":{"const":0},"text":{"type":"string"},
+        "logprobs":{"$ref":"#/components/schemas/TokenLogprobs"}},"additionalProperties":false},
+        {"type":"object","required":["type","sequence_number","code","message","param","error"],"properties":{"type":{"const":"error"},"sequence_number":{"type":"integer","minimum":0},
+        "code":{"type":["string","null"]},"message":{"type":"string"},"param":{"type":["string","null"]},"error":{"type":"object"}},"additionalProperties":false}]}) },
     { "Usage",
       J({"type":"object","required":["prompt_tokens","completion_tokens","total_tokens"],"properties":{"prompt_tokens":{"type":"integer"},"completion_tokens":{"type":"integer"},"total_tokens":{"type":"integer"},
         "prompt_tokens_details":{"type":"object","properties":{"cached_tokens":{"type":"integer"}}},"completion_tokens_details":{"type":"object","properties":{"reasoning_tokens":{"type":"integer"}}}}}) },
@@ -221,10 +282,14 @@ static json_t *responses(struct build *b, const struct pd_route *r) {
     for (int i = 0; i < N_ANSWERS; i++)
         if (strcmp(answers[i].path, r->path) == 0) schema = answers[i].schema;
     set(b, content, r->type ? r->type : "application/json", json_pack("{s:o}", "schema", fragment(schema)));
-    if (r->fields == PD_API_CHAT || r->fields == PD_API_TEXT)
-        set(b, content, "text/event-stream",
-            json_pack("{s:{s:s, s:s}}", "schema", "type", "string", "description",
-                      r->fields == PD_API_CHAT ? "With stream: each `data:` line is a ChatCompletionChunk, the last one is [DONE]." : "With stream: each `data:` line is a Completion, the last one is [DONE]."));
+    static const struct {
+        unsigned fields;
+        const char *what;
+    } streams[] = { { PD_API_CHAT, "With stream: each `data:` line is a ChatCompletionChunk, the last one is [DONE]." },
+                    { PD_API_TEXT, "With stream: each `data:` line is a Completion, the last one is [DONE]." },
+                    { PD_API_RESPONSES, "With stream: each `data:` line is a ResponseStreamEvent, whose type is in the `event:` line before it." } };
+    for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
+        if (r->fields == streams[i].fields) set(b, content, "text/event-stream", json_pack("{s:{s:s, s:s}}", "schema", "type", "string", "description", streams[i].what));
     set(b, all, "200", json_pack("{s:s, s:O}", "description", "The answer.", "content", content));
     if (r->query) set(b, all, "202", json_pack("{s:s, s:O}", "description", "Asked for, and not waited for.", "content", content));
     json_decref(content);

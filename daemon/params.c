@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "config/manifest.h"
+#include "daemon/items.h"
 #include "daemon/messages.h"
 #include "daemon/oai.h"
 #include "foundry/base/rng.h"
@@ -54,12 +55,17 @@ static bool get_modalities(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_response_format(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_tools(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_template_kwargs(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_items(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_instructions(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_include(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_text_format(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_metadata(struct pd_params *p, json_t *v, struct pd_error *x);
 
 #define TWO53 9007199254740992.0
 
 /* The order is that of the reference page. */
 static const struct row rows[] = {
-    { "model", PD_API_BOTH | PD_API_EMBED, FN, .fn = get_model, .doc = "Required. A name or alias of /v1/models." },
+    { "model", PD_API_ANSWERS | PD_API_EMBED, FN, .fn = get_model, .doc = "Required. A name or alias of /v1/models." },
     { "model", PD_API_NO_ANSWER, FN, .fn = get_model, .doc = "A name or alias of /v1/models. May be left out while one model alone serves." },
     { "content", PD_API_TOKENIZE, FN, .fn = get_content, .doc = "The text. One of content, prompt and messages is required." },
     { "prompt", PD_API_TOKENIZE, FN, .fn = get_plain_prompt, .doc = "The text, read as /v1/completions reads its prompt: by default add_special is then true and parse_special false." },
@@ -77,69 +83,89 @@ static const struct row rows[] = {
       .doc = "Required. A text, a list of token ids, or a list of up to 2048 of either (one vector for each); none is empty. Texts get the tokens that begin and end a text where the model's metadata asks for them, ids are taken as they are." },
     { "encoding_format", PD_API_EMBED, FN, .fn = get_encoding, .doc = "`float` (default): a list of numbers; `base64`: the same numbers as 32-bit floats, little endian." },
     { "dimensions", PD_API_EMBED, INT64, 1, TWO53, AT(dimensions), .doc = "Only the length that the model's vectors have: no model file says that its vectors may be cut." },
-    { "max_tokens", PD_API_BOTH, INT64, 0, TWO53, AT(max_tokens), .doc = "Most tokens of the answer; unset: what fits the model's cap. 0 only on completions with echo." },
+    { "input", PD_API_RESPONSES, FN, .fn = get_items,
+      .doc = "Required. A text, or a list of items: messages (roles user, assistant, system, developer; content as text or as parts of type input_text, output_text, refusal), function_call and "
+             "function_call_output, reasoning (its content; never its summary). What an assistant thought, said and called becomes one turn." },
+    { "instructions", PD_API_RESPONSES, FN, .fn = get_instructions, .doc = "A system message in front of the input." },
+    { "max_output_tokens", PD_API_RESPONSES, INT64, 1, TWO53, AT(max_tokens), .doc = "Most tokens of the answer; unset: what fits the model's cap. An answer that it cuts has status incomplete." },
+    { "max_tokens", PD_API_CHAT | PD_API_TEXT, INT64, 0, TWO53, AT(max_tokens), .doc = "Most tokens of the answer; unset: what fits the model's cap. 0 only on completions with echo." },
     { "max_completion_tokens", PD_API_CHAT, INT64, 1, TWO53, AT(max_completion_tokens), .doc = "The newer name of max_tokens; both given and different is an error." },
-    { "stream", PD_API_BOTH, BOOL, AT(stream), .doc = "Server-sent events instead of one answer." },
-    { "stream_options", PD_API_BOTH, FN, .fn = get_stream_options, .doc = "`include_usage`: one more chunk with the usage before [DONE]. Only with stream." },
-    { "temperature", PD_API_BOTH, FLOAT, 0, 2, SAMPLING(temperature), .doc = "0 takes the likeliest token. Default: the manifest's, else 1." },
-    { "top_p", PD_API_BOTH, FLOAT, 0, 1, SAMPLING(top_p), .doc = "Smallest set of tokens whose probability reaches it; 1 is off." },
-    { "top_k", PD_API_BOTH, INT32, -1, INT32_MAX, SAMPLING(top_k), .doc = "The k likeliest tokens; 0 and -1 are off." },
-    { "min_p", PD_API_BOTH, FLOAT, 0, 1, .open_max = true, SAMPLING(min_p), .doc = "Tokens at least this likely, relative to the likeliest; 0 is off." },
-    { "repeat_penalty", PD_API_BOTH, FLOAT, 0, 10, .open_min = true, SAMPLING(repeat_penalty), .doc = "Divides the logits of tokens seen lately; 1 is off." },
-    { "repetition_penalty", PD_API_BOTH, FLOAT, 0, 10, .open_min = true, SAMPLING(repeat_penalty), .doc = "Another name of repeat_penalty." },
-    { "repeat_last_n", PD_API_BOTH, INT32, -1, INT32_MAX, SAMPLING(repeat_last_n), .doc = "How many tokens repeat_penalty looks back over; 0 is off, -1 all. Default 64." },
-    { "presence_penalty", PD_API_BOTH, FLOAT, -2, 2, SAMPLING(presence_penalty), .doc = "Taken once from the logit of each token generated so far." },
-    { "frequency_penalty", PD_API_BOTH, FLOAT, -2, 2, SAMPLING(frequency_penalty), .doc = "Taken from the logit of a token for each time it was generated." },
-    { "logit_bias", PD_API_BOTH, FN, .fn = get_bias, .doc = "Object of token id to -100 .. 100, added to its logit." },
-    { "seed", PD_API_BOTH, FN, .fn = get_seed, .doc = "A whole number; the same seed and request give the same text. Unset: a new one for each request." },
-    { "stop", PD_API_BOTH, FN, .fn = get_stop, .doc = "A text or up to 16 texts of 1 to 256 bytes that end the answer and are not part of it." },
-    { "n", PD_API_BOTH, INT64, 1, PD_MAX_CHOICES, AT(n), .doc = "Choices for each prompt, made one after the other (choice i uses seed + i)." },
+    { "stream", PD_API_ANSWERS, BOOL, AT(stream), .doc = "Server-sent events instead of one answer." },
+    { "stream_options", PD_API_ANSWERS, FN, .fn = get_stream_options, .doc = "`include_usage`: one more chunk with the usage before [DONE] (/v1/responses always has it). Only with stream." },
+    { "temperature", PD_API_ANSWERS, FLOAT, 0, 2, SAMPLING(temperature), .doc = "0 takes the likeliest token. Default: the manifest's, else 1." },
+    { "top_p", PD_API_ANSWERS, FLOAT, 0, 1, SAMPLING(top_p), .doc = "Smallest set of tokens whose probability reaches it; 1 is off." },
+    { "top_k", PD_API_ANSWERS, INT32, -1, INT32_MAX, SAMPLING(top_k), .doc = "The k likeliest tokens; 0 and -1 are off." },
+    { "min_p", PD_API_ANSWERS, FLOAT, 0, 1, .open_max = true, SAMPLING(min_p), .doc = "Tokens at least this likely, relative to the likeliest; 0 is off." },
+    { "repeat_penalty", PD_API_ANSWERS, FLOAT, 0, 10, .open_min = true, SAMPLING(repeat_penalty), .doc = "Divides the logits of tokens seen lately; 1 is off." },
+    { "repetition_penalty", PD_API_ANSWERS, FLOAT, 0, 10, .open_min = true, SAMPLING(repeat_penalty), .doc = "Another name of repeat_penalty." },
+    { "repeat_last_n", PD_API_ANSWERS, INT32, -1, INT32_MAX, SAMPLING(repeat_last_n), .doc = "How many tokens repeat_penalty looks back over; 0 is off, -1 all. Default 64." },
+    { "presence_penalty", PD_API_ANSWERS, FLOAT, -2, 2, SAMPLING(presence_penalty), .doc = "Taken once from the logit of each token generated so far." },
+    { "frequency_penalty", PD_API_ANSWERS, FLOAT, -2, 2, SAMPLING(frequency_penalty), .doc = "Taken from the logit of a token for each time it was generated." },
+    { "logit_bias", PD_API_ANSWERS, FN, .fn = get_bias, .doc = "Object of token id to -100 .. 100, added to its logit." },
+    { "seed", PD_API_ANSWERS, FN, .fn = get_seed, .doc = "A whole number; the same seed and request give the same text. Unset: a new one for each request." },
+    { "stop", PD_API_ANSWERS, FN, .fn = get_stop, .doc = "A text or up to 16 texts of 1 to 256 bytes that end the answer and are not part of it." },
+    { "n", PD_API_CHAT | PD_API_TEXT, INT64, 1, PD_MAX_CHOICES, AT(n), .doc = "Choices for each prompt, made one after the other (choice i uses seed + i)." },
     { "logprobs", PD_API_CHAT, BOOL, AT(logprobs), .doc = "The log-probability of each token of the answer, in `logprobs` of its choice." },
     { "top_logprobs", PD_API_CHAT, INT32, 0, PN_MAX_TOP_LOGPROBS, AT(n_top), .doc = "With logprobs: also the log-probabilities of this many of the likeliest tokens in each place." },
+    { "include", PD_API_RESPONSES, FN, .fn = get_include,
+      .doc = "A list. `message.output_text.logprobs`: the log-probability of each token of the answer. What else the API knows asks for parts of tools and reasoning that no answer here has." },
+    { "top_logprobs", PD_API_RESPONSES, INT32, 0, PN_MAX_TOP_LOGPROBS, AT(n_top), .doc = "With the log-probabilities of `include`: also those of this many of the likeliest tokens in each place." },
     { "logprobs", PD_API_TEXT, INT32, 0, PN_MAX_TOP_LOGPROBS, AT(n_top),
       .doc = "The log-probability of each token of the answer, and of this many of the likeliest in its place. Not with echo in this version." },
     { "echo", PD_API_TEXT, BOOL, AT(echo), .doc = "The answer begins with the prompt." },
-    { "ignore_eos", PD_API_BOTH, BOOL, AT(ignore_end), .doc = "Goes on after the end token, up to max_tokens (for benchmarks)." },
+    { "ignore_eos", PD_API_ANSWERS, BOOL, AT(ignore_end), .doc = "Goes on after the end token, up to max_tokens (for benchmarks)." },
     { "add_generation_prompt", PD_API_TEMPLATE | PD_API_TOKENIZE, BOOL, AT(add_generation_prompt), .doc = "The prompt ends where the answer begins, as a chat's does. Default true." },
     { "with_tokens", PD_API_TEMPLATE, BOOL, AT(with_tokens), .doc = "The answer has `tokens` and `count` too." },
-    { "chat_template_kwargs", PD_API_CHAT | PD_API_TOKENIZE, FN, .fn = get_template_kwargs, .doc = "Object of further variables for the model's template." },
+    { "chat_template_kwargs", PD_API_TALK | PD_API_TOKENIZE, FN, .fn = get_template_kwargs, .doc = "Object of further variables for the model's template." },
     { "modalities", PD_API_CHAT, FN, .fn = get_modalities, .doc = "Only [\"text\"]." },
     { "response_format", PD_API_CHAT, FN, .fn = get_response_format, .doc = "Only {\"type\":\"text\"}; others are refused in this version." },
-    { "tools", PD_API_CHAT, FN, .fn = get_tools, .doc = "Refused in this version unless empty or tool_choice is none." },
+    { "text", PD_API_RESPONSES, FN, .fn = get_text_format, .doc = "Only {\"format\":{\"type\":\"text\"}}; others are refused in this version. `verbosity` is ignored: no model of this version has the setting." },
+    { "metadata", PD_API_RESPONSES, FN, .fn = get_metadata, .doc = "Object of up to 16 texts, the caller's own labels; the answer has them." },
+    { "tools", PD_API_TALK, FN, .fn = get_tools, .doc = "Refused in this version unless empty or tool_choice is none." },
     { "best_of", PD_API_TEXT, INT64, 1, 1, AT(best_of), .doc = "Only 1." },
     /* refused by name: each would change the output */
-    { "tool_choice", PD_API_CHAT, REFUSED, .off = "none", .doc = "Only none (and auto without tools)." },
+    { "tool_choice", PD_API_TALK, REFUSED, .off = "none", .doc = "Only none (and auto without tools)." },
     { "functions", PD_API_CHAT, REFUSED, .doc = "The old name of tools." },
     { "function_call", PD_API_CHAT, REFUSED, .off = "none", .doc = "The old name of tool_choice." },
+    { "previous_response_id", PD_API_RESPONSES, REFUSED, .doc = "Nothing is stored; send the whole conversation in input." },
+    { "conversation", PD_API_RESPONSES, REFUSED, .doc = "Nothing is stored; send the whole conversation in input." },
+    { "background", PD_API_RESPONSES, REFUSED, .doc = "Nothing is stored that could be asked for later." },
+    { "prompt", PD_API_RESPONSES, REFUSED, .doc = "Nothing is stored; templates of prompts are the client's." },
+    { "truncation", PD_API_RESPONSES, REFUSED, .off = "disabled", .doc = "Only disabled: nothing of a conversation is dropped silently." },
+    { "context_management", PD_API_RESPONSES, REFUSED, .doc = "Nothing of a conversation is dropped or summed up silently." },
+    { "moderation", PD_API_RESPONSES, REFUSED, .doc = "This server moderates nothing." },
     { "suffix", PD_API_TEXT, REFUSED, .doc = "Insertion is not in this version." },
     { "audio", PD_API_CHAT, REFUSED, .doc = "Text only." },
     { "web_search_options", PD_API_CHAT, REFUSED, .doc = "This server has no web search." },
-    { "grammar", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
-    { "json_schema", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
-    { "guided_json", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
-    { "guided_regex", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
-    { "guided_choice", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
-    { "guided_grammar", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
-    { "structured_outputs", PD_API_BOTH, REFUSED, .doc = "Constrained output is not in this version." },
+    { "grammar", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
+    { "json_schema", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
+    { "guided_json", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
+    { "guided_regex", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
+    { "guided_choice", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
+    { "guided_grammar", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
+    { "structured_outputs", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
     { "chat_template", PD_API_CHAT, REFUSED, .doc = "The template is the model's or the manifest's, not the request's." },
     { "continue_final_message", PD_API_CHAT, REFUSED, .doc = "Not in this version." },
-    { "mirostat", PD_API_BOTH, REFUSED, .doc = "Not a sampler of this server." },
-    { "typical_p", PD_API_BOTH, REFUSED, .doc = "Not a sampler of this server." },
-    { "min_tokens", PD_API_BOTH, REFUSED, .doc = "Not in this version." },
+    { "mirostat", PD_API_ANSWERS, REFUSED, .doc = "Not a sampler of this server." },
+    { "typical_p", PD_API_ANSWERS, REFUSED, .doc = "Not a sampler of this server." },
+    { "min_tokens", PD_API_ANSWERS, REFUSED, .doc = "Not in this version." },
     /* ignored: nothing in the text depends on them */
-    { "user", PD_API_BOTH | PD_API_EMBED, IGNORED, .doc = "The caller's own label." },
-    { "metadata", PD_API_BOTH, IGNORED, .doc = "The caller's own labels." },
-    { "store", PD_API_BOTH, IGNORED, .doc = "Nothing is stored." },
-    { "service_tier", PD_API_BOTH, IGNORED, .doc = "There is one." },
-    { "safety_identifier", PD_API_BOTH, IGNORED, .doc = "The caller's own label." },
-    { "prompt_cache_key", PD_API_BOTH, IGNORED, .doc = "A hint for caches." },
-    { "prompt_cache_retention", PD_API_BOTH, IGNORED, .doc = "A hint for caches." },
-    { "cache_prompt", PD_API_BOTH, IGNORED, .doc = "A hint for caches." },
-    { "session_id", PD_API_BOTH, IGNORED, .doc = "A hint for caches." },
+    { "user", PD_API_ANSWERS | PD_API_EMBED, IGNORED, .doc = "The caller's own label." },
+    { "metadata", PD_API_CHAT | PD_API_TEXT, IGNORED, .doc = "The caller's own labels." },
+    { "store", PD_API_ANSWERS, IGNORED, .doc = "Nothing is stored; a Response says so." },
+    { "service_tier", PD_API_ANSWERS, IGNORED, .doc = "There is one." },
+    { "safety_identifier", PD_API_ANSWERS, IGNORED, .doc = "The caller's own label." },
+    { "prompt_cache_key", PD_API_ANSWERS, IGNORED, .doc = "A hint for caches." },
+    { "prompt_cache_retention", PD_API_ANSWERS, IGNORED, .doc = "A hint for caches." },
+    { "cache_prompt", PD_API_ANSWERS, IGNORED, .doc = "A hint for caches." },
+    { "session_id", PD_API_ANSWERS, IGNORED, .doc = "A hint for caches." },
     { "prediction", PD_API_CHAT, IGNORED, .doc = "A hint that changes speed only." },
     { "verbosity", PD_API_CHAT, IGNORED, .doc = "No model of this version has the setting." },
     { "reasoning_effort", PD_API_CHAT, IGNORED, .doc = "No model of this version reasons apart from its answer." },
-    { "parallel_tool_calls", PD_API_CHAT, IGNORED, .doc = "Says how tools are called; there are none in this version." },
+    { "reasoning", PD_API_RESPONSES, IGNORED, .doc = "No model of this version reasons apart from its answer." },
+    { "max_tool_calls", PD_API_RESPONSES, IGNORED, .doc = "Of built-in tools; there are none." },
+    { "prompt_cache_options", PD_API_RESPONSES, IGNORED, .doc = "A hint for caches." },
+    { "parallel_tool_calls", PD_API_TALK, IGNORED, .doc = "Says how tools are called; there are none in this version." },
 };
 
 enum { N_ROWS = sizeof rows / sizeof *rows };
@@ -391,15 +417,19 @@ static bool get_modalities(struct pd_params *p, json_t *v, struct pd_error *x) {
     return true;
 }
 
-static bool get_response_format(struct pd_params *p, json_t *v, struct pd_error *x) {
-    (void)p;
-    if (!json_is_object(v)) return wrong_type(x, "response_format", "an object");
-    const char *type = json_string_value(json_object_get(v, "type"));
-    if (!type) return wrong_type(x, "response_format.type", "a text");
+/* format.type is text. `path` is that of the type. */
+static bool is_text_format(const json_t *format, const char *path, struct pd_error *x) {
+    const char *type = json_string_value(json_object_get(format, "type"));
+    if (!type) return wrong_type(x, path, "a text");
     if (strcmp(type, "text") == 0) return true;
     if (strcmp(type, "json_object") == 0 || strcmp(type, "json_schema") == 0)
-        return pd_error_set(x, PD_ERR_UNSUPPORTED, "response_format.type", "response_format '%s' is not honoured by this version; only 'text' is.", type);
-    return pd_error_set(x, PD_ERR_VALUE, "response_format.type", "'response_format.type' must be text, json_object or json_schema.");
+        return pd_error_set(x, PD_ERR_UNSUPPORTED, path, "'%s': '%s' is not honoured by this version; only 'text' is.", path, type);
+    return pd_error_set(x, PD_ERR_VALUE, path, "'%s' must be text, json_object or json_schema.", path);
+}
+
+static bool get_response_format(struct pd_params *p, json_t *v, struct pd_error *x) {
+    (void)p;
+    return json_is_object(v) ? is_text_format(v, "response_format.type", x) : wrong_type(x, "response_format", "an object");
 }
 
 static bool get_tools(struct pd_params *p, json_t *v, struct pd_error *x) {
@@ -414,6 +444,69 @@ static bool get_template_kwargs(struct pd_params *p, json_t *v, struct pd_error 
     if (json_object_size(v) == 0) return true;
     p->extra_json = json_dumps(v, JSON_COMPACT);
     return p->extra_json || no_memory(x);
+}
+
+/* --- /v1/responses --- */
+
+static bool get_items(struct pd_params *p, json_t *v, struct pd_error *x) {
+    json_t *instructions = json_object_get(p->root, "instructions"); /* its own row says what is wrong with it */
+    json_t *messages = pd_items_messages(json_is_string(instructions) ? instructions : NULL, v, x);
+    if (!messages) return false;
+    p->messages_json = json_dumps(messages, JSON_COMPACT);
+    json_decref(messages);
+    return p->messages_json || no_memory(x);
+}
+
+static bool get_instructions(struct pd_params *p, json_t *v, struct pd_error *x) {
+    (void)p;
+    return json_is_string(v) || wrong_type(x, "instructions", "a text");
+}
+
+static bool get_include(struct pd_params *p, json_t *v, struct pd_error *x) {
+    static const char *const known[] = { "message.output_text.logprobs", "reasoning.encrypted_content", "message.input_image.image_url", "file_search_call.results", "web_search_call.results",
+                                         "web_search_call.action.sources", "computer_call_output.output.image_url", "code_interpreter_call.outputs" };
+    if (!json_is_array(v)) return wrong_type(x, "include", "a list");
+    for (size_t i = 0; i < json_array_size(v); i++) {
+        const char *s = json_string_value(json_array_get(v, i));
+        char at[32];
+        snprintf(at, sizeof at, "include.%zu", i);
+        if (!s) return wrong_type(x, at, "a text");
+        size_t k = 0;
+        while (k < sizeof known / sizeof *known && strcmp(s, known[k]) != 0) k++;
+        if (k == sizeof known / sizeof *known) return pd_error_set(x, PD_ERR_VALUE, at, "'%s': there is no part '%.60s' of an answer.", at, s);
+        if (k == 0) p->logprobs = true;
+    }
+    return true;
+}
+
+static bool get_text_format(struct pd_params *p, json_t *v, struct pd_error *x) {
+    const char *key;
+    json_t *member;
+    (void)p;
+    if (!json_is_object(v)) return wrong_type(x, "text", "an object");
+    json_object_foreach(v, key, member) {
+        char at[96];
+        snprintf(at, sizeof at, "text.%.60s", key);
+        if (strcmp(key, "verbosity") == 0 || (strcmp(key, "format") == 0 && json_is_null(member))) continue;
+        if (strcmp(key, "format") != 0) return pd_error_set(x, PD_ERR_UNKNOWN_PARAM, at, "'%s' is not known to this server.", at);
+        if (!json_is_object(member)) return wrong_type(x, at, "an object");
+        if (!is_text_format(member, "text.format.type", x)) return false;
+    }
+    return true;
+}
+
+static bool get_metadata(struct pd_params *p, json_t *v, struct pd_error *x) {
+    const char *key;
+    json_t *label;
+    (void)p;
+    if (!json_is_object(v)) return wrong_type(x, "metadata", "an object of texts");
+    if (json_object_size(v) > PD_MAX_LABELS) return pd_error_set(x, PD_ERR_VALUE, "metadata", "'metadata' has more than %d labels.", PD_MAX_LABELS);
+    json_object_foreach(v, key, label) {
+        char at[96];
+        snprintf(at, sizeof at, "metadata.%.60s", key);
+        if (!json_is_string(label)) return wrong_type(x, at, "a text");
+    }
+    return true;
 }
 
 /* --- the loop over the table --- */
@@ -559,14 +652,18 @@ static bool check_tokenize(struct pd_params *p, struct pd_error *x) {
     return true;
 }
 
+const char *pd_params_prompt(const struct pd_params *p) {
+    return p->api & (PD_API_RESPONSES | PD_API_EMBED) ? "input" : p->api & PD_API_TEXT ? "prompt" : "messages";
+}
+
 /* What one field alone cannot tell. */
 static bool cross_check(struct pd_params *p, struct pd_error *x) {
-    bool chat = p->api & PD_API_CHAT;
-    const char *needed = chat ? "messages" : p->api == PD_API_EMBED ? "input" : "prompt";
+    bool talks = p->api & PD_API_TALK;
+    const char *needed = pd_params_prompt(p);
     if (p->api == PD_API_TOKENIZE) return check_tokenize(p, x);
     if (p->api == PD_API_DETOKENIZE) return p->prompts || pd_error_set(x, PD_ERR_INVALID, "tokens", "'tokens' is missing.");
     if (!p->model && !(p->api & PD_API_NO_ANSWER)) return pd_error_set(x, PD_ERR_INVALID, "model", "'model' is missing.");
-    if (chat ? !p->messages_json : !p->prompts) return pd_error_set(x, PD_ERR_INVALID, needed, "'%s' is missing.", needed);
+    if (talks ? !p->messages_json : !p->prompts) return pd_error_set(x, PD_ERR_INVALID, needed, "'%s' is missing.", needed);
     if (p->api == PD_API_EMBED) return true;
     if (!p->stream && json_is_object(json_object_get(p->root, "stream_options")))
         return pd_error_set(x, PD_ERR_INVALID, "stream_options", "'stream_options' is only allowed with stream: true.");
@@ -579,8 +676,9 @@ static bool cross_check(struct pd_params *p, struct pd_error *x) {
     p->has_max_tokens = p->max_tokens >= 0;
     if (p->n_prompts > 0 && (uint64_t)p->n * p->n_prompts > PD_MAX_CHOICES)
         return pd_error_set(x, PD_ERR_VALUE, "n", "'n' times the number of prompts is over %d choices.", PD_MAX_CHOICES);
-    if (chat && !p->logprobs && p->n_top > 0) return pd_error_set(x, PD_ERR_VALUE, "top_logprobs", "'top_logprobs' is only allowed with logprobs: true.");
-    if (chat) p->n_top = !p->logprobs ? -1 : p->n_top < 0 ? 0 : p->n_top;
+    if (talks && !p->logprobs && p->n_top > 0)
+        return pd_error_set(x, PD_ERR_VALUE, "top_logprobs", "'top_logprobs' is only allowed with %s.", p->api == PD_API_RESPONSES ? "include: [\"message.output_text.logprobs\"]" : "logprobs: true");
+    if (talks) p->n_top = !p->logprobs ? -1 : p->n_top < 0 ? 0 : p->n_top;
     if (p->echo && p->n_top >= 0)
         return pd_error_set(x, PD_ERR_UNSUPPORTED, "logprobs", "'logprobs' with 'echo' is not honoured by this version: there are none of the prompt's tokens.");
     if (p->sampling.top_k < 0) p->sampling.top_k = 0;

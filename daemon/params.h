@@ -16,21 +16,23 @@ struct cf_sampling;
 enum {
     PD_API_CHAT = 1,
     PD_API_TEXT = 2,
-    PD_API_BOTH = 3,
     PD_API_TOKENIZE = 4,
     PD_API_DETOKENIZE = 8,
     PD_API_TEMPLATE = 16,
     PD_API_EMBED = 32,
+    PD_API_RESPONSES = 64,
+    PD_API_TALK = PD_API_CHAT | PD_API_RESPONSES, /* through the model's template */
+    PD_API_ANSWERS = PD_API_TALK | PD_API_TEXT,   /* a model's own text */
     PD_API_NO_ANSWER = PD_API_TOKENIZE | PD_API_DETOKENIZE | PD_API_TEMPLATE /* no model computes for these, and `model` may be left out */
 };
-enum { PD_MAX_JSON_DEPTH = 64, PD_MAX_CHOICES = 128, PD_MAX_INPUTS = 2048 /* of one request for embeddings, as OpenAI has it */, PD_MAX_IDS = 1 << 20 /* in one body of /tokenize and /detokenize */ };
+enum { PD_MAX_JSON_DEPTH = 64, PD_MAX_CHOICES = 128, PD_MAX_INPUTS = 2048 /* of one request for embeddings, as OpenAI has it */, PD_MAX_IDS = 1 << 20 /* in one body of /tokenize and /detokenize */, PD_MAX_LABELS = 16 };
 
 struct pd_params {
     unsigned api;
     struct json_t *root; /* owns what points into the body */
     const char *model;
     bool stream, include_usage, echo, ignore_end;
-    bool logprobs;  /* chat: asked for */
+    bool logprobs;  /* not of completions: asked for */
     int32_t n_top;  /* log-probabilities: this many of the likeliest with each token; -1 = none are asked for */
     bool has_max_tokens;
     int64_t max_tokens, max_completion_tokens; /* -1 = unset */
@@ -41,7 +43,7 @@ struct pd_params {
     struct pn_logit_bias *bias; /* heap */
     const char *stops[PN_MAX_STOPS];
     int n_stops;
-    /* chat */
+    /* chat and Responses, whose items are messages by now */
     char *messages_json, *extra_json; /* heap; extra NULL = none */
     /* /tokenize, /detokenize, /apply-template: their text or ids are prompts[0] */
     bool add_special, add_special_too, parse_special, with_pieces, with_tokens, add_generation_prompt;
@@ -62,6 +64,9 @@ struct pd_params {
  * pd_params_done. */
 bool pd_params_parse(unsigned api, const char *body, size_t len, struct pd_params *ret, struct pd_error *ret_error);
 void pd_params_done(struct pd_params *p);
+
+/* The field that the prompt came from, for errors about its length. */
+const char *pd_params_prompt(const struct pd_params *p);
 
 /* What needs the model: the manifest's defaults for fields the request left out, and token ids against the vocabulary. */
 void pd_params_defaults(struct pd_params *p, const struct cf_sampling *d);

@@ -10,6 +10,7 @@
 #include "daemon/metrics.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
+#include "daemon/responses.h"
 #include "daemon/sse.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/log.h"
@@ -23,6 +24,7 @@ static const struct pd_route routes[] = {
     { "POST", "/v1/chat/completions", pd_post_chat, false, .doc = "A conversation through the model's own template; whole or as a stream.", .fields = PD_API_CHAT },
     { "POST", "/v1/completions", pd_post_completions, false, .doc = "Plain text or token ids, no template; whole or as a stream.", .fields = PD_API_TEXT },
     { "POST", "/v1/embeddings", pd_post_embeddings, false, .doc = "A vector of unit length for each input, pooled as the model's metadata says.", .fields = PD_API_EMBED },
+    { "POST", "/v1/responses", pd_post_responses, false, .doc = "The part of OpenAI's Responses API that is a chat; whole or as a stream.", .fields = PD_API_RESPONSES },
     { "POST", "/tokenize", pd_post_tokenize, false,
       .doc = "The token ids of a text or of a conversation's prompt: `tokens`, `count`, and `max_model_len`, the most that the model takes.", .fields = PD_API_TOKENIZE },
     { "POST", "/detokenize", pd_post_detokenize, false,
@@ -167,12 +169,15 @@ void pd_routes_doc(struct fo_buf *out) {
                      "tokens, 2: the first token, 3: the last; without the key the last, which alone has seen all of the input) and divided by its length. Models whose pooling makes no vector of a "
                      "text (0: none, 4: rank) are refused by `model`. An input may be as long as the model's cap; one that is longer refuses the request, `param` says which. Inputs are "
                      "computed one after the other, in one place of the queue, and a vector depends on its input alone.\n");
+    fo_buf_puts(out, "\n## Fields of /v1/responses\n");
+    doc_params(out, PD_API_RESPONSES);
     fo_buf_puts(out, "\n## Fields of /tokenize\n");
     doc_params(out, PD_API_TOKENIZE);
     fo_buf_puts(out, "\n## Fields of /detokenize\n");
     doc_params(out, PD_API_DETOKENIZE);
     fo_buf_puts(out, "\n## Fields of /apply-template\n\nThose of /v1/chat/completions, so that the same body can be sent, and:\n");
     doc_params(out, PD_API_TEMPLATE);
+    pd_responses_doc(out);
     pd_sse_doc(out);
     fo_buf_puts(out, "\n## Streams\n\n`Content-Type: " "text/event-stream; charset=utf-8" "`, one JSON object a `data:` line, the end is `data: [DONE]`. The head is sent right after "
                      "admission; a silent stream carries the comment `: ping` every `server.sse_ping` (10 seconds). With `stream_options.include_usage` one more chunk with empty `choices` "

@@ -35,7 +35,7 @@ void pd_routes_doc(struct fo_buf *out);
 /* The handlers, one file per family of paths. */
 pd_route_fn pd_get_root, pd_get_health, pd_get_ready;    /* api_root.c */
 pd_route_fn pd_get_models, pd_get_model;                 /* api_models.c */
-pd_route_fn pd_post_chat;                                /* api_chat.c */
+pd_route_fn pd_post_chat, pd_post_responses;             /* api_chat.c */
 pd_route_fn pd_post_completions;                         /* api_completions.c */
 pd_route_fn pd_post_embeddings;                          /* api_embeddings.c */
 pd_route_fn pd_post_tokenize, pd_post_detokenize, pd_post_apply_template; /* api_text.c */

@@ -9,6 +9,7 @@
 #include "daemon/logprobs.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
+#include "daemon/responses.h"
 #include "engine/version.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/rng.h"
@@ -17,10 +18,24 @@ static const char *finish_name(enum pn_finish f) {
     return f == PN_FINISH_LENGTH ? "length" : "stop";
 }
 
-void pd_answer_init(struct pd_answer *a, unsigned api, const char *model, bool usage_asked) {
-    *a = (struct pd_answer){ .api = api, .created = time(NULL), .model = model, .usage_asked = usage_asked };
-    snprintf(a->id, sizeof a->id, "%s-%016llx%08x", api == PD_API_CHAT ? "chatcmpl" : "cmpl", (unsigned long long)fo_rng_entropy(),
-             (unsigned)fo_rng_entropy());
+void pd_answer_id(char *id, size_t size, const char *prefix) {
+    snprintf(id, size, "%s%016llx%08x", prefix, (unsigned long long)fo_rng_entropy(), (unsigned)fo_rng_entropy());
+}
+
+void pd_answer_init(struct pd_answer *a, const struct pd_params *p, const char *model, size_t cap_bytes) {
+    bool responses = p->api == PD_API_RESPONSES;
+    *a = (struct pd_answer){ .api = p->api, .created = time(NULL), .model = model, .params = p };
+    a->writer = responses ? &pd_writer_responses : &pd_writer_choices;
+    a->usage_asked = p->stream && p->include_usage;
+    pd_answer_id(a->id, sizeof a->id, responses ? "resp_" : p->api == PD_API_CHAT ? "chatcmpl-" : "cmpl-");
+    if (responses) pd_answer_id(a->item, sizeof a->item, "msg_");
+    fo_buf_init(&a->text, cap_bytes);
+    fo_buf_init(&a->logprobs, cap_bytes);
+}
+
+void pd_answer_done(struct pd_answer *a) {
+    fo_buf_done(&a->text);
+    fo_buf_done(&a->logprobs);
 }
 
 static void put_usage(const struct pn_usage *u, struct fo_buf *out) {
@@ -34,7 +49,7 @@ static double rate(double a, double b) {
     return b > 0 ? a / b : 0;
 }
 
-static void put_timings(const struct pd_timings *t, struct fo_buf *out) {
+void pd_put_timings(const struct pd_timings *t, struct fo_buf *out) {
     fo_buf_printf(out, "{\"cache_n\":%llu,\"prompt_n\":%llu,\"prompt_ms\":%.3f,\"prompt_per_token_ms\":%.3f,\"prompt_per_second\":%.3f,",
                   (unsigned long long)t->cache_n, (unsigned long long)t->prompt_n, t->prompt_ms, rate(t->prompt_ms, (double)t->prompt_n),
                   rate((double)t->prompt_n * 1e3, t->prompt_ms));
@@ -66,7 +81,7 @@ static void end(const struct pd_answer *a, const struct pn_usage *usage, const s
     }
     if (t) {
         fo_buf_puts(out, ",\"timings\":");
-        put_timings(t, out);
+        pd_put_timings(t, out);
     }
     fo_buf_puts(out, "}");
 }
@@ -88,35 +103,48 @@ static void chunk(const struct pd_answer *a, int64_t index, const char *text, si
     fo_buf_puts(out, "\n\n");
 }
 
-void pd_sse_role(const struct pd_answer *a, int64_t index, struct fo_buf *out) {
-    chunk_begin(a, out);
-    fo_buf_printf(out, "{\"index\":%lld,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}", (long long)index);
-    end(a, NULL, NULL, out);
-    fo_buf_puts(out, "\n\n");
+static void choices_open(struct pd_answer *a, struct fo_buf *out) {
+    (void)a; /* the first event is a choice's */
+    (void)out;
 }
 
-void pd_sse_text(const struct pd_answer *a, int64_t index, const char *text, size_t len, struct pd_logprobs *l, struct fo_buf *out) {
+static void choices_begin(struct pd_answer *a, int64_t index, const char *echo, size_t n_echo, struct fo_buf *out) {
+    if (a->api == PD_API_CHAT) {
+        chunk_begin(a, out);
+        fo_buf_printf(out, "{\"index\":%lld,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}", (long long)index);
+        end(a, NULL, NULL, out);
+        fo_buf_puts(out, "\n\n");
+    } else if (echo) {
+        chunk(a, index, echo, n_echo, NULL, NULL, NULL, out);
+    }
+}
+
+static void choices_text(struct pd_answer *a, int64_t index, const char *text, size_t len, struct pd_logprobs *l, struct fo_buf *out) {
     chunk(a, index, text, len, l, NULL, NULL, out);
 }
 
-void pd_sse_finish(const struct pd_answer *a, int64_t index, enum pn_finish finish, const struct pd_timings *t, struct fo_buf *out) {
-    chunk(a, index, NULL, 0, NULL, finish_name(finish), t, out);
+/* The last chunk of an answer has the timings: that of the usage if asked for, else this one of the last choice. */
+static void choices_finish(struct pd_answer *a, int64_t index, enum pn_finish finish, const struct pd_timings *t, struct fo_buf *out) {
+    chunk(a, index, NULL, 0, NULL, finish_name(finish), a->usage_asked ? NULL : t, out);
 }
 
-void pd_sse_usage(const struct pd_answer *a, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out) {
-    chunk_begin(a, out);
-    end(a, usage, t, out);
-    fo_buf_puts(out, "\n\n");
+static void choices_close(struct pd_answer *a, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out) {
+    if (a->usage_asked) {
+        chunk_begin(a, out);
+        end(a, usage, t, out);
+        fo_buf_puts(out, "\n\n");
+    }
+    fo_buf_puts(out, "data: [DONE]\n\n");
 }
 
-void pd_sse_error(const struct pd_error *x, const char *request_id, struct fo_buf *out) {
+static void choices_error(struct pd_answer *a, const struct pd_error *x, const char *request_id, struct fo_buf *out) {
+    (void)a;
     fo_buf_puts(out, "data: ");
     pd_error_json(x, request_id, out);
     fo_buf_puts(out, "\n\n");
 }
 
-void pd_whole(const struct pd_answer *a, const struct pd_choice *choices, size_t n, const struct pn_usage *usage, const struct pd_timings *t,
-              struct fo_buf *out) {
+static void choices_whole(struct pd_answer *a, const struct pd_choice *choices, size_t n, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out) {
     bool chat = a->api == PD_API_CHAT;
     begin(a, chat ? "chat.completion" : "text_completion", out);
     for (size_t i = 0; i < n; i++) {
@@ -129,6 +157,16 @@ void pd_whole(const struct pd_answer *a, const struct pd_choice *choices, size_t
     }
     end(a, usage, t, out);
 }
+
+const struct pd_writer pd_writer_choices = {
+    .open = choices_open,
+    .begin = choices_begin,
+    .text = choices_text,
+    .finish = choices_finish,
+    .close = choices_close,
+    .error = choices_error,
+    .whole = choices_whole,
+};
 
 void pd_sse_doc(struct fo_buf *out) {
     fo_buf_puts(out, "\n## Log-probabilities\n\nWith `logprobs` a choice has, for each token of its answer, the natural logarithm of the probability that the model itself gives it: the "

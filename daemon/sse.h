@@ -6,23 +6,31 @@
 #include <stdint.h>
 
 #include "engine/request.h"
+#include "foundry/base/buf.h"
 
-struct fo_buf;
 struct pd_error;
 struct pd_logprobs;
+struct pd_params;
+struct pd_writer;
 
 #define PD_SSE_TYPE "text/event-stream; charset=utf-8"
 #define PD_SSE_HEADERS "Cache-Control: no-cache\r\nX-Accel-Buffering: no\r\n"
 #define PD_SSE_PING ": ping\n\n"
-#define PD_SSE_DONE "data: [DONE]\n\n"
 
 /* What all chunks of an answer have in common. */
 struct pd_answer {
-    unsigned api;      /* PD_API_CHAT or PD_API_TEXT */
+    const struct pd_writer *writer;
+    unsigned api;      /* PD_API_CHAT, PD_API_TEXT or PD_API_RESPONSES */
     char id[48];       /* "chatcmpl-..." */
     int64_t created;
     const char *model;
     bool usage_asked;  /* stream_options.include_usage: earlier chunks carry usage: null */
+    /* responses.c: */
+    const struct pd_params *params;
+    char item[48];     /* "msg_..." */
+    uint64_t n_events;
+    struct fo_buf text, logprobs; /* of a stream so far: its last events say them again */
+    enum pn_finish finish;
 };
 /* What an answer took, over all its choices; as JSON under llama-server's names, and queue_ms. */
 struct pd_timings {
@@ -30,25 +38,34 @@ struct pd_timings {
     double queue_ms, prompt_ms, predicted_ms;
 };
 
-void pd_answer_init(struct pd_answer *a, unsigned api, const char *model, bool usage_asked);
-
-void pd_sse_role(const struct pd_answer *a, int64_t index, struct fo_buf *out); /* chat: the first delta of a choice */
-/* Takes what l has; NULL = null. */
-void pd_sse_text(const struct pd_answer *a, int64_t index, const char *text, size_t len, struct pd_logprobs *l, struct fo_buf *out);
-/* The last chunk of an answer has the timings: that of the usage if asked for, else the finish of the last choice; NULL in all others. */
-void pd_sse_finish(const struct pd_answer *a, int64_t index, enum pn_finish finish, const struct pd_timings *t, struct fo_buf *out);
-void pd_sse_usage(const struct pd_answer *a, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out);
-void pd_sse_error(const struct pd_error *x, const char *request_id, struct fo_buf *out);
-
-/* The part of the reference page about what answers hold beside the text. */
-void pd_sse_doc(struct fo_buf *out);
-
 /* A whole answer. */
 struct pd_choice {
     char *text; /* heap, may be NULL = "" */
     size_t len;
     enum pn_finish finish;
-    char *logprobs; /* heap, a JSON value; NULL = null */
+    char *logprobs; /* heap, a JSON value; NULL = none asked for */
 };
-void pd_whole(const struct pd_answer *a, const struct pd_choice *choices, size_t n, const struct pn_usage *usage, const struct pd_timings *t,
-              struct fo_buf *out);
+
+/* How an API words its answers: a row of functions for each form. Of a stream, `open` comes once, then for each choice `begin`, `text` any
+ * number of times and `finish`, then `close` once; or `error` in the place of all that is left. */
+struct pd_writer {
+    void (*open)(struct pd_answer *a, struct fo_buf *out);
+    void (*begin)(struct pd_answer *a, int64_t index, const char *echo, size_t n_echo, struct fo_buf *out); /* echo NULL = none */
+    void (*text)(struct pd_answer *a, int64_t index, const char *text, size_t len, struct pd_logprobs *l, struct fo_buf *out); /* takes what l has */
+    void (*finish)(struct pd_answer *a, int64_t index, enum pn_finish finish, const struct pd_timings *t, struct fo_buf *out); /* t: of the last choice, else NULL */
+    void (*close)(struct pd_answer *a, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out);
+    void (*error)(struct pd_answer *a, const struct pd_error *x, const char *request_id, struct fo_buf *out);
+    void (*whole)(struct pd_answer *a, const struct pd_choice *choices, size_t n, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out);
+};
+extern const struct pd_writer pd_writer_choices; /* chat and completions; sse.c */
+
+/* params and model must outlive it. What it keeps of a stream's text never passes cap_bytes. */
+void pd_answer_init(struct pd_answer *a, const struct pd_params *params, const char *model, size_t cap_bytes);
+void pd_answer_done(struct pd_answer *a);
+
+/* "PREFIX" and 24 random hexadecimal digits. */
+void pd_answer_id(char *id, size_t size, const char *prefix);
+void pd_put_timings(const struct pd_timings *t, struct fo_buf *out);
+
+/* The part of the reference page about what answers hold beside the text. */
+void pd_sse_doc(struct fo_buf *out);

@@ -23,7 +23,7 @@ static int render(const struct pn_model *m, const struct pn_chat_input *in, stru
 }
 
 /* Says why a conversation was not encoded; `raised` is what its template said. */
-static bool refuse(const struct pn_served *s, const struct fo_err *e, const struct fo_buf *raised, struct pd_error *x) {
+static bool refuse(const struct pn_served *s, const struct pd_params *p, const struct fo_err *e, const struct fo_buf *raised, struct pd_error *x) {
     struct fo_err state;
     const struct pn_chat *chat = pn_model_chat(pn_served_model(s));
     if (chat && pn_chat_source(chat) != PN_CHAT_NONE && pn_chat_state(chat, &state))
@@ -33,7 +33,7 @@ static bool refuse(const struct pn_served *s, const struct fo_err *e, const stru
     if (e->code == FO_EINVAL && raised->len && !raised->failed) pd_error_set(x, x->id, NULL, "%s", raised->data);
     if (x->id == PD_ERR_UNSUPPORTED && !strstr(x->message, "/v1/completions")) /* no tokenizer at all */
         pd_error_set(x, PD_ERR_UNSUPPORTED, NULL, "%s; use /v1/completions with token ids", e->msg);
-    if (pd_error_row(x->id)->status == 400 && x->id != PD_ERR_TEMPLATE) snprintf(x->param, sizeof x->param, "messages");
+    if (pd_error_row(x->id)->status == 400 && x->id != PD_ERR_TEMPLATE) snprintf(x->param, sizeof x->param, "%s", pd_params_prompt(p));
     if (pd_error_row(x->id)->status == 503) x->retry_after_s = 1;
     return false;
 }
@@ -56,7 +56,7 @@ bool pd_chat_encode(const struct pn_served *s, const struct pd_params *p, uint32
     if (rc == FO_OK && ret_ids) rc = pn_text_encode_chat(m, &in, max_ids, ret_ids, &e);
     if (rc == FO_OK && ret_text) *ret_text = text;
     else pn_render_done(&text);
-    bool ok = rc == FO_OK || refuse(s, &e, &raised, x);
+    bool ok = rc == FO_OK || refuse(s, p, &e, &raised, x);
     fo_buf_done(&raised);
     return ok;
 }

@@ -101,26 +101,27 @@ static void chunks_are_what_clients_parse(void **state) {
               "{\"index\":3,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"length\"}" },
         };
         for (size_t i = 0; i < 2; i++) {
-            pd_answer_init(&a, rows[i].api, "my \"model\" \xC3\xA4", asked);
+            struct pd_params p = { .api = rows[i].api, .stream = true, .include_usage = asked };
+            pd_answer_init(&a, &p, "my \"model\" \xC3\xA4", 1 << 20);
             if (rows[i].role) {
-                pd_sse_role(&a, 1, &out);
+                pd_writer_choices.begin(&a, 1, NULL, 0, &out);
                 v = event(&out);
                 says(choice(v), rows[i].role);
                 json_decref(v);
             }
-            pd_sse_text(&a, 2, "a\"\n\xC3\xA9", 5, NULL, &out);
+            pd_writer_choices.text(&a, 2, "a\"\n\xC3\xA9", 5, NULL, &out);
             v = event(&out);
             check_around(v, &a, rows[i].object, (size_t)(asked ? 7 : 6));
             says(choice(v), rows[i].text);
             assert_true(!asked || json_is_null(json_object_get(v, "usage")));
             json_decref(v);
-            pd_sse_finish(&a, 3, PN_FINISH_LENGTH, NULL, &out);
+            pd_writer_choices.finish(&a, 3, PN_FINISH_LENGTH, NULL, &out);
             v = event(&out);
             says(choice(v), rows[i].finish);
             json_decref(v);
         }
     }
-    pd_sse_text(&a, 0, "\xFF", 1, NULL, &out); /* no text of ours: fails, and sends nothing that is no JSON */
+    pd_writer_choices.text(&a, 0, "\xFF", 1, NULL, &out); /* no text of ours: fails, and sends nothing that is no JSON */
     assert_true(out.failed);
     fo_buf_done(&out);
 }
@@ -138,23 +139,31 @@ static void usage_and_timings_say_what_an_answer_took(void **state) {
     static const char nothing[] = "{\"cache_n\":0,\"prompt_n\":0,\"prompt_ms\":0.0,\"prompt_per_token_ms\":0.0,\"prompt_per_second\":0.0,\"predicted_n\":0,"
                                   "\"predicted_ms\":0.0,\"predicted_per_token_ms\":0.0,\"predicted_per_second\":0.0,\"queue_ms\":0.0}";
     fo_buf_init(&out, 1 << 20);
-    pd_answer_init(&a, PD_API_CHAT, "m", true);
-    pd_sse_usage(&a, &u, &t, &out);
+    const struct pd_params chat = { .api = PD_API_CHAT, .stream = true, .include_usage = true }, text = { .api = PD_API_TEXT };
+    pd_answer_init(&a, &chat, "m", 1 << 20);
+    pd_writer_choices.finish(&a, 0, PN_FINISH_STOP, &t, &out); /* not here: the usage comes yet */
     json_t *v = event(&out);
+    check_around(v, &a, "chat.completion.chunk", 7);
+    json_decref(v);
+    pd_writer_choices.close(&a, &u, &t, &out);
+    static const char done[] = "data: [DONE]\n\n";
+    assert_true(out.len > sizeof done && strcmp(out.data + out.len - (sizeof done - 1), done) == 0);
+    out.len -= sizeof done - 1;
+    v = event(&out);
     check_around(v, &a, "chat.completion.chunk", 8);
     says(json_object_get(v, "choices"), "[]");
     says(json_object_get(v, "usage"), usage);
     says(json_object_get(v, "timings"), timings);
     json_decref(v);
     a.usage_asked = false; /* then the last finish has them, and no usage */
-    pd_sse_finish(&a, 0, PN_FINISH_STOP, &(struct pd_timings){ 0 }, &out);
+    pd_writer_choices.finish(&a, 0, PN_FINISH_STOP, &(struct pd_timings){ 0 }, &out);
     v = event(&out);
     check_around(v, &a, "chat.completion.chunk", 7);
     says(json_object_get(v, "timings"), nothing);
     json_decref(v);
 
     struct pd_choice two[] = { { .text = (char[]){ "a\t" }, .len = 2, .finish = PN_FINISH_STOP }, { .finish = PN_FINISH_LENGTH, .logprobs = (char[]){ "{\"content\":[],\"refusal\":null}" } } };
-    pd_whole(&a, two, 2, &u, &t, &out);
+    pd_writer_choices.whole(&a, two, 2, &u, &t, &out);
     v = parse(out.data, out.len);
     check_around(v, &a, "chat.completion", 8);
     says(json_object_get(v, "choices"), "[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":\"a\\t\",\"refusal\":null},\"logprobs\":null,\"finish_reason\":\"stop\"},"
@@ -163,8 +172,8 @@ static void usage_and_timings_say_what_an_answer_took(void **state) {
     says(json_object_get(v, "timings"), timings);
     json_decref(v);
     fo_buf_clear(&out);
-    pd_answer_init(&a, PD_API_TEXT, "m", false);
-    pd_whole(&a, two, 1, &u, &t, &out);
+    pd_answer_init(&a, &text, "m", 1 << 20);
+    pd_writer_choices.whole(&a, two, 1, &u, &t, &out);
     v = parse(out.data, out.len);
     check_around(v, &a, "text_completion", 8);
     says(json_object_get(v, "choices"), "[{\"index\":0,\"text\":\"a\\t\",\"logprobs\":null,\"finish_reason\":\"stop\"}]");
@@ -204,8 +213,8 @@ static void chat_has_tokens_with_bytes(void **state) {
     struct pd_answer a;
     struct fo_buf out;
     fo_buf_init(&out, 1 << 20);
-    pd_answer_init(&a, PD_API_CHAT, "m", false);
-    pd_sse_text(&a, 0, "A", 1, &l, &out);
+    pd_answer_init(&a, &(struct pd_params){ .api = PD_API_CHAT }, "m", 1 << 20);
+    pd_writer_choices.text(&a, 0, "A", 1, &l, &out);
     v = event(&out);
     assert_int_equal(json_array_size(json_object_get(json_object_get(choice(v), "logprobs"), "content")), 1);
     json_decref(v);

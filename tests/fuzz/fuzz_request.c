@@ -32,7 +32,7 @@ static void body(unsigned api, const char *text, size_t n) {
     struct pd_error x;
     if (pd_params_parse(api, text, n, &p, &x)) {
         if ((!p.model && !(api & PD_API_NO_ANSWER)) || p.n < 1 || p.n_top < -1 || p.n_top > PN_MAX_TOP_LOGPROBS) __builtin_trap();
-        if (api & PD_API_CHAT ? !p.messages_json : api == PD_API_TOKENIZE ? !p.messages_json == (p.n_prompts == 0) : p.n_prompts == 0) __builtin_trap();
+        if (api & PD_API_TALK ? !p.messages_json : api == PD_API_TOKENIZE ? !p.messages_json == (p.n_prompts == 0) : p.n_prompts == 0) __builtin_trap();
         pd_params_check_ids(&p, 1000, &x);
         pd_params_done(&p);
     } else if (pd_error_row(x.id)->status != 400 && x.id != PD_ERR_MEMORY) {
@@ -57,8 +57,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         body(PD_API_CHAT, text, n);
         break;
     default: {
-        static const unsigned apis[] = { PD_API_TEXT, PD_API_TOKENIZE, PD_API_DETOKENIZE, PD_API_CHAT | PD_API_TEMPLATE, PD_API_EMBED };
-        body(apis[data[0] / 4 % 5], text, n);
+        static const unsigned apis[] = { PD_API_TEXT, PD_API_TOKENIZE, PD_API_DETOKENIZE, PD_API_CHAT | PD_API_TEMPLATE, PD_API_EMBED, PD_API_RESPONSES };
+        body(apis[data[0] / 4 % 6], text, n);
         break;
     }
     }
