@@ -3,6 +3,7 @@
  * safetensors files, under GGUF's names:
  *
  *     config.json, tokenizer.json ...   ->  metadata, and the rope's divisors as tensors
+ *     modules.json, 1_Pooling           ->  how embeddings are pooled, where sentence-transformers has been
  *     model.safetensors.index.json      ->  which files there are; every tensor it names must be in its file
  *     *.safetensors                     ->  tensors */
 #include "foundry/hf.h"
@@ -18,6 +19,7 @@
 #include "foundry/gguf_int.h"
 #include "foundry/gguf_write.h"
 #include "foundry/hf_config.h"
+#include "foundry/hf_pooling.h"
 #include "foundry/hf_tokenizer.h"
 #include "foundry/safetensors.h"
 
@@ -27,7 +29,7 @@ enum { MAX_CONFIG_BYTES = 1 << 20, MAX_INDEX_BYTES = 64 << 20, MAX_META_BYTES = 
 
 /* --- names --- */
 
-/* THE names, behind "model.layers.N." and before the last dot. */
+/* THE names, behind "model.layers.N." and before the last dot. "model." is left out where the model was saved without its output. */
 static const struct {
     const char *hf, *gguf;
 } layer_names[] = {
@@ -49,8 +51,8 @@ static const struct {
 static const struct {
     const char *hf, *gguf;
 } expert_names[] = { { "w1", "ffn_gate" }, { "w2", "ffn_down" }, { "w3", "ffn_up" } }, whole_names[] = {
-    { "model.embed_tokens.weight", "token_embd.weight" },
-    { "model.norm.weight", "output_norm.weight" },
+    { "embed_tokens.weight", "token_embd.weight" },
+    { "norm.weight", "output_norm.weight" },
     { "lm_head.weight", "output.weight" },
 };
 #define EACH(list) for (size_t i = 0; i < sizeof(list) / sizeof *(list); i++)
@@ -74,10 +76,11 @@ static bool is_part(const char *s, const char *dot, const char *name) {
 
 bool fo_hf_tensor_name(const char *name, char *out, size_t size) {
     unsigned layer, expert;
+    const char *bare = strncmp(name, "model.", 6) == 0 ? name + 6 : name;
     snprintf(out, size, "%s", name);
     EACH(whole_names)
-        if (strcmp(name, whole_names[i].hf) == 0) snprintf(out, size, "%s", whole_names[i].gguf);
-    const char *rest = number(name, "model.layers.", &layer), *dot = rest ? strrchr(rest, '.') : NULL;
+        if (strcmp(bare, whole_names[i].hf) == 0) snprintf(out, size, "%s", whole_names[i].gguf);
+    const char *rest = number(bare, "layers.", &layer), *dot = rest ? strrchr(rest, '.') : NULL;
     if (!dot) return true;
     if (strcmp(rest, "self_attn.rotary_emb.inv_freq") == 0) return false;
     EACH(layer_names)
@@ -138,7 +141,7 @@ static int write_metadata(struct hf *h, struct fo_region *region, struct fo_gguf
     title_of(h->dir, title, sizeof title);
     int rc = fo_hf_config_read(text, len, h->path, title, region, w, &h->config, h->e);
     free(text);
-    return rc;
+    return rc ? rc : fo_hf_pooling(h->dir, h->config.arch, w, h->e);
 }
 
 /* A model without a tokenizer, or with one that this build lacks, takes and gives token ids: why is kept for whoever asks for text. */

@@ -183,3 +183,37 @@ def test_open_webuis_habits(models, start):
     wait_for(lambda: d.idle("slow"), 20)
     assert d.counters("slow")["cancelled"] == 3
     assert json.loads(d.get("/v1/models/slow").body)["id"] == "slow"
+
+
+# --- embeddings ---
+
+
+def vectors(daemon, input):
+    return [e["embedding"] for e in daemon.post("/v1/embeddings", {"model": "tiny", "input": input}).json["data"]]
+
+
+def close(a, b):
+    return len(a) == len(b) and all(abs(x - y) < 1e-6 for x, y in zip(a, b))
+
+
+def test_langchain_embeds_texts_and_the_ids_of_a_tokenizer_of_its_own(daemon, monkeypatch):
+    langchain = pytest.importorskip("langchain_openai", reason="`make check-clients` has it")
+    tiktoken = pytest.importorskip("tiktoken")
+    how = {"model": "tiny", "base_url": f"http://127.0.0.1:{daemon.port}/v1", "api_key": "none", "max_retries": 0}
+    texts = ["Hello world", "and you"]
+    plain = langchain.OpenAIEmbeddings(check_embedding_ctx_length=False, **how)
+    want = vectors(daemon, texts)
+    assert all(map(close, plain.embed_documents(texts) + [plain.embed_query("Hello world")], want + want[:1]))
+    # By default it sends ids of OpenAI's tokenizer, which it would download: here one of bytes stands for it. They are ids of our model all the same.
+    of_bytes = tiktoken.Encoding("bytes", pat_str=r"(?s:.)", mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={})
+    monkeypatch.setattr(tiktoken, "encoding_for_model", lambda _: of_bytes)
+    monkeypatch.setattr(tiktoken, "get_encoding", lambda _: of_bytes)
+    got = langchain.OpenAIEmbeddings(**how).embed_documents(texts)
+    assert all(map(close, got, vectors(daemon, [list(t.encode()) for t in texts])))
+
+
+def test_litellm_embeds(lite, daemon):
+    how = {"model": "openai/tiny", "input": ["Hello", "world"], "api_base": f"http://127.0.0.1:{daemon.port}/v1", "api_key": "none", "num_retries": 0}
+    r = lite.module.embedding(**how)
+    assert [e["index"] for e in r.data] == [0, 1] and r.usage.prompt_tokens == r.usage.total_tokens > 0
+    assert all(map(close, [e["embedding"] for e in r.data], vectors(daemon, ["Hello", "world"])))

@@ -1,10 +1,11 @@
-"""POST /v1/embeddings: what the official client and LangChain get, against what transformers makes of the same texts; each refusal by its place; a
+"""POST /v1/embeddings: what the official client gets (LangChain and LiteLLM: test_clients.py), against what transformers makes of the same texts; each refusal by its place; a
 queue, a client and a drain as every request has them."""
 import base64
 import http.client
 import json
 import math
 import re
+import shutil
 import struct
 import threading
 import time
@@ -64,6 +65,28 @@ def test_vectors_are_those_of_transformers(start, name):
         assert off_by(v, e["mean"]) > 1e-2 or len(e["ids"]) == 1
 
 
+def pooled(folder, modules, pooling):
+    """A golden directory with the files of sentence-transformers."""
+    shutil.copytree(ROOT / "tests/data/goldens/models/qwen3/hf", folder)
+    (folder / "modules.json").write_text(json.dumps([{"idx": i, "path": f"{i}_{m}" if i else "", "type": f"sentence_transformers.models.{m}"} for i, m in enumerate(modules)]))
+    (folder / "1_Pooling").mkdir()
+    (folder / "1_Pooling/config.json").write_text(json.dumps({"word_embedding_dimension": 48, f"pooling_mode_{pooling}": True}))
+    return folder
+
+
+def test_a_directory_of_sentence_transformers_is_pooled_as_it_says(start, tmp_path):
+    whole = ["Transformer", "Pooling", "Normalize"]
+    d = start(manifest(("mean", pooled(tmp_path / "mean", whole, "mean_tokens")), ("cls", pooled(tmp_path / "cls", whole, "cls_token")),
+                       ("max", pooled(tmp_path / "max", whole, "max_tokens")), ("dense", pooled(tmp_path / "dense", [*whole, "Dense"], "mean_tokens"))))
+    for e in GOLDEN["qwen3"]:
+        for kind in ("mean", "cls"):
+            assert off_by(vectors(embed(d, e["ids"], model=kind))[0], e[kind]) < 1e-2
+    for name in ("max", "dense"):
+        r = embed(d, "a", model=name)
+        assert r.status == 400 and r.error["param"] == "model" and r.error["code"] == "unsupported_parameter" and "pooling 'none'" in r.error["message"]
+        assert d.complete("a", model=name, max_tokens=2).status == 200
+
+
 def test_the_official_client_gets_the_same_in_its_default_base64_and_in_floats(client, daemon):
     texts = ["Hello", "Hello world", "\u00c4pfel \U0001f600"]
     b64 = client.embeddings.create(model="tiny", input=texts)
@@ -96,24 +119,6 @@ def test_two_thousand_and_forty_eight_inputs_and_not_one_more(daemon):
     r = embed(daemon, [[3 + i % 200] for i in range(2048)])
     assert len(vectors(r)) == 2048 and r.json["usage"]["prompt_tokens"] == 2048
     assert embed(daemon, [[3]] * 2049).error["param"] == "input"
-
-
-def test_langchain_sends_texts_and_the_ids_of_a_tokenizer_of_its_own(daemon, monkeypatch):
-    langchain = pytest.importorskip("langchain_openai", reason="`make check-clients` has it")
-    tiktoken = pytest.importorskip("tiktoken")
-    how = {"model": "tiny", "base_url": f"http://127.0.0.1:{daemon.port}/v1", "api_key": "none", "max_retries": 0}
-    texts = ["Hello world", "and you"]
-    plain = langchain.OpenAIEmbeddings(check_embedding_ctx_length=False, **how)
-    want = vectors(embed(daemon, texts))
-    for got, w in zip(plain.embed_documents(texts) + [plain.embed_query("Hello world")], want + want[:1]):
-        assert off_by(got, w) < 1e-6
-    # By default it sends ids of OpenAI's tokenizer, which it would download: here one of bytes stands for it. They are ids of our model all the same.
-    bytes_alone = tiktoken.Encoding("bytes", pat_str=r"(?s:.)", mergeable_ranks={bytes([i]): i for i in range(256)}, special_tokens={})
-    monkeypatch.setattr(tiktoken, "encoding_for_model", lambda _: bytes_alone)
-    monkeypatch.setattr(tiktoken, "get_encoding", lambda _: bytes_alone)
-    got = langchain.OpenAIEmbeddings(**how).embed_documents(texts)
-    for g, w in zip(got, vectors(embed(daemon, [list(t.encode()) for t in texts]))):
-        assert off_by(g, w) < 1e-6
 
 
 # --- what is refused ---

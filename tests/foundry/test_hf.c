@@ -98,7 +98,12 @@ static void names_become_those_of_gguf(void **state) {
         { "model.layers.1.block_sparse_moe.experts.12.w1.weight", "blk.1.ffn_gate.12.weight" },
         { "model.layers.1.block_sparse_moe.experts.0.w2.weight", "blk.1.ffn_down.0.weight" },
         { "model.layers.1.block_sparse_moe.experts.0.w3.weight", "blk.1.ffn_up.0.weight" },
+        /* saved without the output */
+        { "embed_tokens.weight", "token_embd.weight" },
+        { "norm.weight", "output_norm.weight" },
+        { "layers.27.self_attn.q_norm.weight", "blk.27.attn_q_norm.weight" },
         /* no names of theirs: as they are */
+        { "model.model.norm.weight", "model.model.norm.weight" },
         { "model.layers.01.input_layernorm.weight", "model.layers.01.input_layernorm.weight" },
         { "model.layers..input_layernorm.weight", "model.layers..input_layernorm.weight" },
         { "model.layers.1234567.input_layernorm.weight", "model.layers.1234567.input_layernorm.weight" },
@@ -383,6 +388,73 @@ static void a_directory_that_is_no_model_says_what_it_lacks(void **state) {
     refused(FO_EFORMAT, "model.safetensors: 4 bytes are no safetensors file");
 }
 
+#define SWITCH(name) "{\"word_embedding_dimension\":256,\"pooling_mode_cls_token\":false,\"" name "\":true,\"pooling_mode_max_tokens\":false}"
+#define MODULE(class, path) "{\"idx\":0,\"name\":\"0\",\"path\":\"" path "\",\"type\":\"sentence_transformers.models." class "\"}"
+#define MODULES "[" MODULE("Transformer", "") "," MODULE("Pooling", "1_Pooling") "," MODULE("Normalize", "2_Normalize")
+
+static const struct {
+    const char *modules, *pooling; /* the files; NULL = there is none */
+    int type;                      /* -1 = no key, -2 = refused */
+    const char *says;
+} poolings[] = {
+    { NULL, NULL, -1, NULL },
+    { NULL, SWITCH("pooling_mode_mean_tokens"), 1, NULL },
+    { NULL, "{\"pooling_mode_cls_token\":true}", 2, NULL },
+    { NULL, SWITCH("pooling_mode_lasttoken"), 3, NULL },
+    { NULL, SWITCH("pooling_mode_mean_sqrt_len_tokens"), 1, NULL },
+    { NULL, SWITCH("pooling_mode_weightedmean_tokens"), 0, NULL },
+    { NULL, "{\"pooling_mode_max_tokens\":true}", 0, NULL },
+    { NULL, "{\"pooling_mode_cls_token\":true,\"pooling_mode_mean_tokens\":true}", 0, NULL },
+    { NULL, "{\"pooling_mode_mean_tokens\":true,\"include_prompt\":true}", 1, NULL },
+    { NULL, "{\"pooling_mode_mean_tokens\":true,\"include_prompt\":false}", 0, NULL },
+    { NULL, "{\"pooling_mode\":\"lasttoken\"}", 3, NULL },
+    { NULL, "{\"pooling_mode\":\"mean\",\"pooling_mode_cls_token\":false}", 1, NULL },
+    { NULL, "{\"pooling_mode\":\"median\"}", 0, NULL },
+    { NULL, "{}", 0, NULL },
+    { MODULES "]", SWITCH("pooling_mode_lasttoken"), 3, NULL },
+    { MODULES "," MODULE("Dense", "3_Dense") "]", SWITCH("pooling_mode_lasttoken"), 0, NULL },
+    { MODULES "," MODULE("Pooling", "1_Pooling") "]", SWITCH("pooling_mode_lasttoken"), 0, NULL },
+    { "[" MODULE("Transformer", "") "]", SWITCH("pooling_mode_lasttoken"), 0, NULL },
+    { MODULES "]", NULL, 0, NULL },
+    { "{}", NULL, -2, "modules.json: not a list" },
+    { "[5]", NULL, -2, "modules.json: entry 0 has no type" },
+    { "[" MODULE("Pooling", "../elsewhere") "]", NULL, -2, "modules.json: the path of entry 0 is not the name of a folder" },
+    { "[" MODULE("Pooling", "") "]", NULL, -2, "modules.json: the path of entry 0" },
+    { "[", NULL, -2, "modules.json: line 1" },
+    { NULL, "[]", -2, "1_Pooling/config.json: not an object" },
+    { NULL, "{\"pooling_mode\":1}", -2, "1_Pooling/config.json: pooling_mode is not a text" },
+    { NULL, "{\"pooling_mode_cls_token\":1}", -2, "1_Pooling/config.json: pooling_mode_cls_token is not true or false" },
+    { NULL, "{\"a\":1,\"a\":1}", -2, "1_Pooling/config.json: line 1" },
+};
+
+static void sentence_transformers_files_say_how_to_pool(void **state) {
+    (void)state;
+    test_hf_remove(dir);
+    test_hf_write(gguf, dir, 1, 0, LLAMA(""));
+    mkdir(in_dir("1_Pooling"), 0755);
+    for (size_t i = 0; i < sizeof poolings / sizeof *poolings; i++) {
+        unlink(in_dir("modules.json"));
+        unlink(in_dir("1_Pooling/config.json"));
+        if (poolings[i].modules) test_write_text(in_dir("modules.json"), poolings[i].modules);
+        if (poolings[i].pooling) test_write_text(in_dir("1_Pooling/config.json"), poolings[i].pooling);
+        if (poolings[i].type == -2) {
+            refused(FO_EFORMAT, poolings[i].says);
+            continue;
+        }
+        struct fo_gguf *g = opened();
+        uint32_t type = 99;
+        struct fo_err e;
+        bool there = fo_gguf_find(g, "llama.pooling_type") != NULL;
+        if (there != (poolings[i].type >= 0)) fail_msg("row %zu: a pooling is %sthere", i, there ? "" : "not ");
+        if (there) assert_int_equal(fo_gguf_get_u32(g, "llama.pooling_type", &type, &e), FO_OK);
+        if (there && (int)type != poolings[i].type) fail_msg("row %zu: pooling %u, not %d", i, type, poolings[i].type);
+        fo_gguf_close(g);
+    }
+    unlink(in_dir("modules.json"));
+    unlink(in_dir("1_Pooling/config.json"));
+    rmdir(in_dir("1_Pooling"));
+}
+
 static const struct {
     const char *index;
     enum fo_code code;
@@ -508,6 +580,9 @@ static void every_failing_allocation_is_an_error_and_leaks_nothing(void **state)
     (void)state;
     test_hf_remove(dir);
     test_hf_write(gguf, dir, 2, 0, LLAMA(",\"rope_scaling\":{\"rope_type\":\"longrope\"," LONGROPE "}"));
+    test_write_text(in_dir("modules.json"), MODULES "]");
+    mkdir(in_dir("1_Pooling"), 0755);
+    test_write_text(in_dir("1_Pooling/config.json"), SWITCH("pooling_mode_lasttoken"));
     long n = 1;
     for (;; n++) {
         struct fo_gguf *g = NULL;
@@ -523,6 +598,8 @@ static void every_failing_allocation_is_an_error_and_leaks_nothing(void **state)
         assert_null(g);
     }
     assert_true(n > 20);
+    unlink(in_dir("1_Pooling/config.json"));
+    rmdir(in_dir("1_Pooling"));
 }
 
 /* Seeds of tests/fuzz/fuzz_safetensors.c: --write tests/data/safetensors; the others are written by test_safetensors. */
@@ -551,6 +628,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(one_file_or_several_hold_the_same_tensors_where_they_are_mapped),
         cmocka_unit_test(a_tied_output_and_old_buffers_are_left_out),
         cmocka_unit_test(what_config_json_promises_must_be_there),
+        cmocka_unit_test(sentence_transformers_files_say_how_to_pool),
         cmocka_unit_test(a_directory_that_is_no_model_says_what_it_lacks),
         cmocka_unit_test(an_index_is_checked_file_by_file_and_tensor_by_tensor),
         cmocka_unit_test(a_tensor_in_two_files_is_refused_naming_both),
