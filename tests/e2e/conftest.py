@@ -65,6 +65,7 @@ class Stream:
     """One SSE answer, read event by event."""
 
     def __init__(self, daemon, path, body, timeout=60):
+        self.of_chunks = path.endswith("/completions")
         self.conn = connection(daemon.port, daemon.tls, timeout)
         self.conn.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         self.sock = self.conn.sock
@@ -73,7 +74,7 @@ class Stream:
         self.headers = self.response.headers
 
     def events(self):
-        """JSON objects of the data lines; "[DONE]" as itself; comments as (":", text)."""
+        """JSON objects of the data lines, each checked; "[DONE]" as itself; comments as (":", text)."""
         while True:
             line = self.response.readline()
             if not line:
@@ -81,7 +82,10 @@ class Stream:
             line = line.decode("utf-8").rstrip("\n")
             if line.startswith("data: "):
                 assert self.response.readline() == b"\n", "an event is one data line and an empty one"
-                yield line[6:] if line[6:] == "[DONE]" else json.loads(line[6:])
+                event = line[6:] if line[6:] == "[DONE]" else json.loads(line[6:])
+                if self.of_chunks and isinstance(event, dict) and "error" not in event:
+                    check_chunk(event)
+                yield event
             elif line.startswith(":"):
                 assert self.response.readline() == b"\n"
                 yield (":", line[1:].strip())
@@ -89,11 +93,9 @@ class Stream:
                 raise AssertionError(f"not an SSE line: {line!r}")
 
     def chunks(self):
-        """All chunks, each checked; asserts the end."""
+        """All chunks; asserts the end."""
         events = [e for e in self.events() if not isinstance(e, tuple)]
         assert events and events[-1] == "[DONE]", events[-3:]
-        for e in events[:-1]:
-            check_chunk(e)
         assert len({(e["id"], e["created"], e["model"]) for e in events[:-1]}) == 1
         return events[:-1]
 
