@@ -252,6 +252,15 @@ static void gives_slow_senders_a_deadline(void **state) {
     assert_true(now_ms() - start_ms < 3000);
     close(fd);
     assert_refused(ASK(&s, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc"), "408", "request_timeout");
+    /* a body whose bytes come steadily, and take for ever */
+    start_ms = now_ms();
+    fd = dial(&s);
+    say(fd, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 9000\r\n\r\n", 51);
+    p.fd = fd;
+    while (now_ms() - start_ms < 5000 && poll(&p, 1, 50) == 0) say(fd, "a", 1);
+    assert_refused(hear(fd, NULL), "408", "request_timeout");
+    assert_true(now_ms() - start_ms < 3000);
+    close(fd);
     /* a silent connection is closed without a word */
     fd = dial(&s);
     assert_string_equal(hear(fd, NULL), "");
