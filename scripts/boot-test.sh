@@ -156,6 +156,26 @@ check "the open stream is whole ($(grep -c data: "$W/stream") events)" grep -q '
 wait_for 'inactive, and a success' 5000 eval 'is ActiveState inactive && is Result success'
 ctr systemctl start $U
 
+# --- sockets that systemd opens: the first address is the manifest's own
+ctr systemctl stop $U
+mkdir -p "$W/tree/etc/systemd/system/pantheond.socket.d"
+printf '[Socket]\nListenStream=127.0.0.1:8081\nListenStream=/run/pantheon-admin.sock\n' >"$W/tree/etc/systemd/system/pantheond.socket.d/test.conf"
+check 'systemd-analyze verify, of the socket unit' ctr systemd-analyze verify --man=no pantheond.socket
+ctr systemctl daemon-reload
+check 'the socket unit starts' ctr systemctl start pantheond.socket
+check 'nothing runs yet' is ActiveState inactive
+check 'a request starts the service, and is answered' eval 'ctr curl -s -m 20 http://127.0.0.1:8080/health | grep -q models'
+check 'so does the other address' eval 'ctr curl -s -m 5 http://127.0.0.1:8081/health | grep -q models'
+check 'a passed socket is not bound twice' eval 'says "address=127.0.0.1:8080 passed_as=" && ! ctr journalctl -u $U -n 30 -o cat | grep -q "in use"'
+wait_for 'active' 8000 is ActiveState active
+check 'administration over a passed socket' ctr pantheon-reconcile --socket /run/pantheon-admin.sock --status
+ctr systemctl restart --no-block $U
+sleep .3
+check 'a request in the middle of a restart waits and is answered' eval 'ctr curl -s -m 20 http://127.0.0.1:8081/health | grep -q models'
+wait_for 'active again' 8000 is ActiveState active
+ctr systemctl stop pantheond.socket $U
+ctr systemctl start $U
+
 # --- a broken manifest after a reboot: the last good one serves
 halt
 write "$SECOND" '    ctx_kap: 1'
