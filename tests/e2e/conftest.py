@@ -1,4 +1,5 @@
 """Starts the real pantheond on a free port and gives tests ways to talk to it. Paths are relative to the repository's root."""
+import functools
 import http.client
 import json
 import os
@@ -12,6 +13,8 @@ import tempfile
 import time
 
 import pytest
+
+import schema
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BUILD = ROOT / os.environ.get("B", "build/release")
@@ -42,6 +45,17 @@ def connection(port, tls=None, timeout=60):
     return http.client.HTTPConnection("127.0.0.1", port, timeout=timeout * SLOW)
 
 
+@functools.cache
+def description():
+    """/openapi.json of this build, from a daemon without models."""
+    with tempfile.TemporaryDirectory() as folder:
+        d = Daemon(pathlib.Path(folder), 'version: 1\nserver:\n  listen: [ "127.0.0.1:PORT" ]\nmodels: []\n')
+        try:
+            return d.get("/openapi.json").json
+        finally:
+            d.stop()
+
+
 class Answer:
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body
@@ -65,7 +79,7 @@ class Stream:
     """One SSE answer, read event by event."""
 
     def __init__(self, daemon, path, body, timeout=60):
-        self.of_chunks = path.endswith("/completions")
+        self.form = {"/v1/chat/completions": "ChatCompletionChunk", "/v1/completions": "Completion"}.get(path)
         self.conn = connection(daemon.port, daemon.tls, timeout)
         self.conn.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         self.sock = self.conn.sock
@@ -83,8 +97,9 @@ class Stream:
             if line.startswith("data: "):
                 assert self.response.readline() == b"\n", "an event is one data line and an empty one"
                 event = line[6:] if line[6:] == "[DONE]" else json.loads(line[6:])
-                if self.of_chunks and isinstance(event, dict) and "error" not in event:
+                if self.form and isinstance(event, dict) and "error" not in event:
                     check_chunk(event)
+                    schema.check(event, self.form, description())
                 yield event
             elif line.startswith(":"):
                 assert self.response.readline() == b"\n"

@@ -160,6 +160,17 @@ def test_streams_have_the_headers_proxies_need(daemon):
     assert all("role" not in c["choices"][0]["delta"] for c in chunks[1:])
 
 
+def test_every_kind_of_chunk_is_as_described(daemon):
+    """Stream holds each chunk against the schema of /openapi.json, here and all through the suite."""
+    hello = {"model": "tiny", "max_tokens": 12, "ignore_eos": True, "stream": True}
+    chat, text = {**hello, "messages": [{"role": "user", "content": "Hello"}]}, {**hello, "prompt": "Hello"}
+    usage = {"stream_options": {"include_usage": True}}
+    chats = [{}, usage, {"n": 3}, {"logprobs": True, "top_logprobs": 4}, {"stop": ["a", "e"]}, {"temperature": 2, "seed": 1, **usage}]
+    texts = [{}, usage, {"n": 2}, {"logprobs": 3}, {"echo": True}, {"echo": True, "max_tokens": 0}, {"prompt": ["a", "b"], **usage}]
+    n = sum(len(Stream(daemon, "/v1/chat/completions", {**chat, **f}).chunks()) for f in chats) + sum(len(Stream(daemon, "/v1/completions", {**text, **f}).chunks()) for f in texts)
+    assert n > 150
+
+
 def test_authorization_of_any_value_is_taken_when_no_keys_are_set(daemon):
     assert daemon.request("GET", "/v1/models", headers={"Authorization": "Bearer anything"}).status == 200
 

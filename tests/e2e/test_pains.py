@@ -48,7 +48,8 @@ def test_pain_19_the_openai_client_sees_a_typed_overflow(daemon):
 
 def test_pain_21_the_same_overflow_is_the_same_error_on_every_endpoint(daemon):
     text = "word " * 300
-    answers = [daemon.chat(text), daemon.chat(text, stream=True), daemon.complete(text), daemon.complete(text, stream=True)]
+    answers = [daemon.chat(text), daemon.chat(text, stream=True), daemon.complete(text), daemon.complete(text, stream=True), daemon.post("/v1/embeddings", {"model": "tiny", "input": text})]
+    answers += [daemon.post("/v1/responses", {"model": "tiny", "input": text, "stream": stream}) for stream in (False, True)]
     assert {(a.status, a.error["type"], a.error["code"]) for a in answers} == {(400, "context_over_budget", "context_length_exceeded")}
     for a in answers:
         assert "rate limit" not in a.error["message"].lower() and "too many requests" not in a.error["message"].lower()
@@ -293,7 +294,7 @@ def test_pain_48_no_error_is_without_its_object(daemon, seed):
     """1,000 broken requests a seed: whatever is not 2xx has the error object (Daemon.request checks)."""
     rng = random.Random(seed)
     base = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0.5, "stop": ["x"], "stream": False})
-    paths = ["/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/%zz", "/", "/v1", "/v1/chat", "/v1/embeddings", "/health", "//", "/v1/models/a%2Fb"]
+    paths = ["/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/%zz", "/", "/v1", "/v1/chat", "/v1/embeddings", "/v1/responses", "/health", "//", "/v1/models/a%2Fb"]
     statuses = set()
     for _ in range(1000):
         body = list(base)

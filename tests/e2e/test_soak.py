@@ -12,7 +12,8 @@ import statistics
 import threading
 import time
 
-from conftest import SLOW, check_chunk, manifest, wait_for
+import schema
+from conftest import SLOW, check_chunk, description, manifest, wait_for
 
 SECONDS = int(os.environ.get("SOAK_SECONDS", "6"))
 CLIENTS = int(os.environ.get("SOAK_CLIENTS", "16"))
@@ -29,6 +30,8 @@ BAD = [  # (path, body, status, param)
     ("/v1/completions", b'{"model": "tiny", "prompt": [1, 99999]}', 400, "prompt.1"),
     ("/v1/completions", json.dumps({"model": "tiny", "prompt": [3] * 300}).encode(), 400, "prompt"),
     ("/v1/completions", b'{"model": "tiny", "prompt": "a", "stop": ["\xff"]}', 400, None),
+    ("/v1/responses", b'{"model": "tiny", "input": [{"role": "user", "content": [{"type": "input_text"}]}]}', 400, "input.0.content.0.text"),
+    ("/v1/embeddings", b'{"model": "tiny", "input": ["a", ""]}', 400, "input.1"),
 ]
 
 
@@ -36,8 +39,16 @@ def chat_body(i, **more):
     return {"model": "tiny", "messages": [{"role": "user", "content": f"Say {i}"}], "seed": i, "max_tokens": 30, "temperature": 1, **more}
 
 
-def text_body(i, **more):
-    return {"model": "tiny", "prompt": f"Say {i}", "seed": i, "max_tokens": 30, "temperature": 1, **more}
+# how each endpoint is asked, where its text stands in a whole answer, and in an event
+ENDPOINTS = {
+    "chat": ("/v1/chat/completions", chat_body, lambda a: a["choices"][0]["message"]["content"], lambda e: "".join(c["delta"].get("content", "") for c in e["choices"])),
+    "text": ("/v1/completions", lambda i, **more: {"model": "tiny", "prompt": f"Say {i}", "seed": i, "max_tokens": 30, "temperature": 1, **more},
+             lambda a: a["choices"][0]["text"], lambda e: "".join(c["text"] for c in e["choices"])),
+    "responses": ("/v1/responses", lambda i, **more: {"model": "tiny", "input": f"Say {i}", "seed": i, "max_output_tokens": 30, "temperature": 1, **more},
+                  lambda a: a["output"][0]["content"][0]["text"], lambda e: e["delta"] if e["type"] == "response.output_text.delta" else ""),
+    "embeddings": ("/v1/embeddings", lambda i: {"model": "tiny", "input": [f"Say {i}", f"Say {i + 1}"]}, lambda a: [d["embedding"] for d in a["data"]], None),
+}
+STREAMED = [name for name, row in ENDPOINTS.items() if row[3]]
 
 
 class Client:
@@ -71,9 +82,9 @@ class Client:
             self.conn = None  # the answer still reads from its socket
         return r
 
-    def events(self, r):
+    def events(self, r, name):
         """The data of a stream's events; asserts the form of each and of the end."""
-        done = False
+        done, last = False, None
         for line in iter(r.readline, b""):
             line = line.rstrip(b"\n")
             if line.startswith(b"data: "):
@@ -81,36 +92,35 @@ class Client:
                 if line == b"data: [DONE]":
                     done = True
                     continue
-                e = json.loads(line[6:])
-                assert "error" not in e, e
-                check_chunk(e)
-                yield e
+                last = json.loads(line[6:])
+                if name == "responses":
+                    schema.check(last, "ResponseStreamEvent", description())
+                else:
+                    check_chunk(last)
+                yield last
             else:
-                assert line in (b"", b": ping"), line
-        assert done, "a stream that survives is complete"
-
-    def piece(self, e):
-        return "".join(c["delta"].get("content", "") if "delta" in c else c["text"] for c in e["choices"])
+                assert line in (b"", b": ping") or line.startswith(b"event: response."), line
+        assert done if name != "responses" else last["type"] in ("response.completed", "response.incomplete"), f"a stream that survives is complete: {last}"
 
     def whole(self):
-        i = self.rng.randrange(TEXTS)
-        for kind, path, body in (("chat", "/v1/chat/completions", chat_body(i)), ("text", "/v1/completions", text_body(i))):
-            r = self.post(path, body)
-            a = json.loads(r.read())
-            assert r.status == 200, a
-            c = a["choices"][0]
-            assert (c["message"]["content"] if kind == "chat" else c["text"]) == self.texts[kind, i]
+        i, name = self.rng.randrange(TEXTS), self.rng.choice(list(ENDPOINTS))
+        path, body, text, _ = ENDPOINTS[name]
+        r = self.post(path, body(i))
+        a = json.loads(r.read())
+        assert r.status == 200, a
+        assert text(a) == self.texts[name, i]
 
     def stream(self, pause=0.0):
-        i, kind = self.rng.randrange(TEXTS), self.rng.choice(("chat", "text"))
-        r = self.post(*{"chat": ("/v1/chat/completions", chat_body(i, stream=True)), "text": ("/v1/completions", text_body(i, stream=True))}[kind])
+        i, name = self.rng.randrange(TEXTS), self.rng.choice(STREAMED)
+        path, body, _, piece = ENDPOINTS[name]
+        r = self.post(path, body(i, stream=True))
         assert r.status == 200, r.read()
         text = ""
-        for n, e in enumerate(self.events(r)):
-            text += self.piece(e)
+        for n, e in enumerate(self.events(r, name)):
+            text += piece(e)
             if pause and n % 10 == 0:
                 time.sleep(pause)
-        assert text == self.texts[kind, i], (text, self.texts[kind, i])
+        assert text == self.texts[name, i], (text, self.texts[name, i])
 
     def stall(self):
         self.stream(pause=self.rng.uniform(0.1, 0.5))
@@ -118,9 +128,12 @@ class Client:
     def abort(self):
         """Leaves: with half of its body sent, before the head, after some events, or with its answer unread."""
         how = self.rng.randrange(4)
-        data = json.dumps(chat_body(1, stream=how != 3, max_tokens=200, ignore_eos=True)).encode()
+        long = {"stream": how != 3, "ignore_eos": True}
+        path, data = self.rng.choice([("/v1/chat/completions", chat_body(1, **{**long, "max_tokens": 200})), ("/v1/responses", {**ENDPOINTS["responses"][1](1), **long, "max_output_tokens": 200}),
+                                      ("/v1/embeddings", {"model": "tiny", "input": ["word " * 40] * 20})])
+        data = json.dumps(data).encode()
         c = self.connection()
-        c.putrequest("POST", "/v1/chat/completions")
+        c.putrequest("POST", path)
         c.putheader("Content-Length", str(len(data)))
         try:
             c.endheaders()
@@ -194,8 +207,7 @@ def test_many_clients_with_aborts_leave_nothing_behind(models, start):
     # what a sanitizer keeps of freed memory is bounded, so that growth is the daemon's
     env = {"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=16"}
     d = start(manifest(("tiny", models["tiny"], "max_concurrent: 4\nmax_sessions: 4\nqueue: { depth: 256 }"), server="limits: { connections: 512 }"), env=env)
-    texts = {("chat", i): d.post("/v1/chat/completions", chat_body(i)).json["choices"][0]["message"]["content"] for i in range(TEXTS)}
-    texts |= {("text", i): d.post("/v1/completions", text_body(i)).json["choices"][0]["text"] for i in range(TEXTS)}
+    texts = {(name, i): text(d.post(path, body(i)).json) for name, (path, body, text, _) in ENDPOINTS.items() for i in range(TEXTS)}
     errors, samples, end = [], [], time.monotonic() + SECONDS
     counts = [{} for _ in range(CLIENTS)]
     threads = [threading.Thread(target=Client(d, k, texts, counts[k]).run, args=(end, errors)) for k in range(CLIENTS)]
