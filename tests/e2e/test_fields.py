@@ -8,12 +8,25 @@ from conftest import Stream, manifest
 
 HOT = {"temperature": 1.5, "seed": 3, "max_tokens": 24, "ignore_eos": True}
 COLD = {"temperature": 0, "max_tokens": 24, "ignore_eos": True}
-PATHS = {"chat": "/v1/chat/completions", "text": "/v1/completions"}
+PATHS = {"chat": "/v1/chat/completions", "text": "/v1/completions", "responses": "/v1/responses"}
+ASKS = {"chat": {"messages": [{"role": "user", "content": "Hello"}]}, "text": {"prompt": "Hello"}, "responses": {"input": "Hello"}}
 
 
 def text(a):
+    if "output" in a:
+        return a["output"][0]["content"][0]["text"]
     c = a["choices"][0]
     return c["message"]["content"] if "message" in c else c["text"]
+
+
+def tokens(a, what):
+    """prompt or completion: how many."""
+    u = a["usage"]
+    return u[{"prompt": "input", "completion": "output"}[what] + "_tokens" if "output" in a else what + "_tokens"]
+
+
+def logprobs(a):
+    return a["output"][0]["content"][0]["logprobs"] if "output" in a else a["choices"][0]["logprobs"]["content"]
 
 
 def other_text(a, b):
@@ -39,23 +52,29 @@ EFFECTS = {
     "seed": ({k: v for k, v in HOT.items() if k != "seed"}, 77, other_text),
     "stop": (COLD, None, lambda a, b: text(a).startswith(text(b)) and len(text(b)) < len(text(a))),  # its value: a part of the text
     "n": (COLD, 2, lambda a, b: len(b["choices"]) == 2 * len(a["choices"])),
-    "max_tokens": ({**COLD, "max_tokens": 24}, 3, lambda a, b: b["usage"]["completion_tokens"] == 3),
-    "max_completion_tokens": ({k: v for k, v in COLD.items() if k != "max_tokens"}, 3, lambda a, b: b["usage"]["completion_tokens"] == 3),
-    "ignore_eos": ({"temperature": 0, "max_tokens": 24, "logit_bias": {"2": 100}}, True, lambda a, b: a["usage"]["completion_tokens"] < b["usage"]["completion_tokens"] == 24),
+    "max_tokens": ({**COLD, "max_tokens": 24}, 3, lambda a, b: tokens(b, "completion") == 3),
+    "max_completion_tokens": ({k: v for k, v in COLD.items() if k != "max_tokens"}, 3, lambda a, b: tokens(b, "completion") == 3),
+    "ignore_eos": ({"temperature": 0, "max_tokens": 24, "logit_bias": {"2": 100}}, True, lambda a, b: tokens(a, "completion") < tokens(b, "completion") == 24),
     "echo": (COLD, True, lambda a, b: text(b) == "Hello" + text(a)),
-    "chat_template_kwargs": (COLD, {"flavour": "vanilla"}, lambda a, b: b["usage"]["prompt_tokens"] > a["usage"]["prompt_tokens"]),
+    "chat_template_kwargs": (COLD, {"flavour": "vanilla"}, lambda a, b: tokens(b, "prompt") > tokens(a, "prompt")),
     "best_of": (COLD, 1, one_text),
     "modalities": (COLD, ["text"], one_text),
     "response_format": (COLD, {"type": "text"}, one_text),
     "tools": (COLD, [], one_text),
+    "instructions": (COLD, "Be brief.", lambda a, b: tokens(b, "prompt") > tokens(a, "prompt")),
+    "include": (COLD, ["message.output_text.logprobs"], lambda a, b: len(logprobs(b)) == 24 and not logprobs(a)),
+    "text": (COLD, {"format": {"type": "text"}}, one_text),
+    "metadata": (COLD, {"a": "b"}, lambda a, b: one_text(a, b) and b["metadata"] == {"a": "b"}),
 }
 LOGPROBS = {
-    "chat": {"logprobs": (COLD, True, lambda a, b: len(b["choices"][0]["logprobs"]["content"]) == 24),
-             "top_logprobs": ({**COLD, "logprobs": True}, 3, lambda a, b: all(len(t["top_logprobs"]) == 3 for t in b["choices"][0]["logprobs"]["content"]))},
+    "chat": {"logprobs": (COLD, True, lambda a, b: len(logprobs(b)) == 24),
+             "top_logprobs": ({**COLD, "logprobs": True}, 3, lambda a, b: all(len(t["top_logprobs"]) == 3 for t in logprobs(b)))},
     "text": {"logprobs": (COLD, 2, lambda a, b: len(b["choices"][0]["logprobs"]["tokens"]) == 24)},
+    "responses": {"top_logprobs": ({**COLD, "include": ["message.output_text.logprobs"]}, 3, lambda a, b: all(len(t["top_logprobs"]) == 3 for t in logprobs(b)))},
 }
-ELSEWHERE = {"model", "messages", "prompt", "stream", "stream_options"}  # in every request here, or asked for below
-NEUTRAL = {"best_of": 2, "modalities": ["audio"], "response_format": {"type": "json_object"}, "tools": [{"type": "function", "function": {"name": "f"}}]}
+ELSEWHERE = {"model", "messages", "prompt", "input", "stream", "stream_options"}  # in every request here, or asked for below
+NEUTRAL = {"best_of": 2, "modalities": ["audio"], "response_format": {"type": "json_object"}, "tools": [{"type": "function", "function": {"name": "f"}}],
+           "text": {"format": {"type": "json_object"}}, "include": ["nothing.like.it"]}
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +87,14 @@ def served(models, tmp_path_factory):
     d.stop()
 
 
+def body(api, fields):
+    """A request of this API; its name for the most tokens of an answer."""
+    own = {"max_output_tokens" if api == "responses" and k == "max_tokens" else k: v for k, v in fields.items()}
+    return {"model": "tiny", **ASKS[api], **own}
+
+
 def ask(d, api, **fields):
-    content = {"messages": [{"role": "user", "content": "Hello"}]} if api == "chat" else {"prompt": "Hello"}
-    return d.post(PATHS[api], {"model": "tiny", **content, **fields})
+    return d.post(PATHS[api], body(api, fields))
 
 
 def described(d, api):
@@ -94,7 +118,7 @@ def test_pain_45_every_field_has_its_effect_is_refused_by_name_or_changes_nothin
             assert r.status == 200 and text(r.json) == text(plain.json), (name, r.body)
             kinds["ignored"] += 1
         else:
-            base, value, holds = {**EFFECTS, **LOGPROBS[api]}[name]
+            base, value, holds = {**EFFECTS, **LOGPROBS[api]}[{"max_output_tokens": "max_tokens"}.get(name, name)]
             a = ask(served, api, **base)
             b = ask(served, api, **{**base, name: text(a.json)[4:7] if name == "stop" else value})
             assert a.status == b.status == 200, (name, a.body, b.body)
@@ -106,11 +130,11 @@ def test_pain_45_every_field_has_its_effect_is_refused_by_name_or_changes_nothin
     assert kinds["honoured"] >= 15 and kinds["refused"] >= 10 and kinds["ignored"] >= 9, kinds
 
 
-@pytest.mark.parametrize("api", PATHS)
+@pytest.mark.parametrize("api", ["chat", "text"])
 def test_pain_45_streams_and_their_options_have_their_effect(served, api):
-    body = {"model": "tiny", **({"messages": [{"role": "user", "content": "Hello"}]} if api == "chat" else {"prompt": "Hello"}), **COLD, "stream": True}
-    assert not any(c.get("usage") for c in Stream(served, PATHS[api], body).chunks())
-    assert sum(bool(c.get("usage")) for c in Stream(served, PATHS[api], {**body, "stream_options": {"include_usage": True}}).chunks()) == 1
+    stream = body(api, {**COLD, "stream": True})
+    assert not any(c.get("usage") for c in Stream(served, PATHS[api], stream).chunks())
+    assert sum(bool(c.get("usage")) for c in Stream(served, PATHS[api], {**stream, "stream_options": {"include_usage": True}}).chunks()) == 1
 
 
 def test_pain_45_what_nobody_knows_is_an_error_and_names_what_was_meant(served):

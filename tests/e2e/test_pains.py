@@ -293,15 +293,20 @@ def test_pain_47_both_loopbacks_are_served(models, start):
 def test_pain_48_no_error_is_without_its_object(daemon, seed):
     """1,000 broken requests a seed: whatever is not 2xx has the error object (Daemon.request checks)."""
     rng = random.Random(seed)
-    base = json.dumps({"model": "tiny", "messages": [{"role": "user", "content": "Hi"}], "max_tokens": 1, "temperature": 0.5, "stop": ["x"], "stream": False})
-    paths = ["/v1/chat/completions", "/v1/completions", "/v1/models", "/v1/models/%zz", "/", "/v1", "/v1/chat", "/v1/embeddings", "/v1/responses", "/health", "//", "/v1/models/a%2Fb"]
+    hello = [{"role": "user", "content": "Hi"}]
+    bases = {"/v1/chat/completions": {"messages": hello, "max_tokens": 1, "temperature": 0.5, "stop": ["x"], "stream": False}, "/v1/completions": {"prompt": [1, 2], "max_tokens": 1, "logprobs": 2},
+             "/v1/responses": {"input": [{"role": "user", "content": [{"type": "input_text", "text": "Hi"}]}], "max_output_tokens": 16, "include": []},
+             "/v1/embeddings": {"input": ["a", "b"], "encoding_format": "base64"}, "/tokenize": {"content": "a", "add_special": True}, "/detokenize": {"tokens": [1, 2]}, "/apply-template": {"messages": hello}}
+    bases = {path: json.dumps({"model": "tiny", **b}) for path, b in bases.items()}
+    others = ["/v1/models", "/v1/models/%zz", "/", "/v1", "/v1/chat", "/health", "//", "/v1/models/a%2Fb", "/v1/responses/resp_1", "/slots", "/metrics", "/openapi.json"]
     statuses = set()
     for _ in range(1000):
-        body = list(base)
+        path = rng.choice(list(bases) * 4 + others)
+        body = list(bases.get(path, "{}"))
         for _ in range(rng.randrange(4)):
             i = rng.randrange(len(body))
             body[i] = rng.choice(['"', "{", "}", "[", "]", ",", ":", "0", "-", "\\", "null", "true", "\x00", "\ud800", "é", "1e999", ""])
-        r = daemon.request(rng.choice(["POST", "POST", "POST", "GET", "PUT", "DELETE", "PATCH"]), rng.choice(paths[:2] * 6 + paths), "".join(body))
+        r = daemon.request(rng.choice(["POST", "POST", "POST", "POST", "GET", "PUT", "DELETE", "PATCH"]), path, "".join(body))
         statuses.add(r.status)
         assert r.status < 500
     assert {400, 404, 405} <= statuses
