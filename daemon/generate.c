@@ -233,7 +233,7 @@ static bool finish(struct gen *g, const struct pd_choice *choices, size_t n) {
 void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, const struct pd_params *p, const struct pd_job *jobs, size_t n_jobs) {
     size_t n = n_jobs * (size_t)p->n;
     struct gen g = { .app = app, .call = c, .served = s, .params = p, .n = n };
-    pd_answer_init(&g.answer, p, pn_served_name(s), MAX_TEXT);
+    pd_answer_init(&g.answer, p, pn_served_name(s), MAX_TEXT / 8); /* the last events have it several times */
     fo_buf_init(&g.out, MAX_TEXT);
     struct pd_choice *choices = calloc(n, sizeof *choices);
     bool ok = choices != NULL;

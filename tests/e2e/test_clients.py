@@ -59,6 +59,20 @@ def test_langchain_sees_typed_errors(chain):
     assert e.value.code == "context_length_exceeded"
 
 
+def test_langchain_speaks_responses_too(chain, daemon):
+    how = {"temperature": 1.2, "max_tokens": 20, "seed": 5, "ignore_eos": True}
+    want = daemon.chat(**how).json
+    r = chain(use_responses_api=True, temperature=1.2, max_tokens=20, extra_body={"seed": 5, "ignore_eos": True})
+    whole = r.invoke("Hello")
+    assert len(whole.text) > 4 and whole.text == want["choices"][0]["message"]["content"] and whole.usage_metadata["total_tokens"] == want["usage"]["total_tokens"]
+    assert whole.response_metadata["status"] == "incomplete" and whole.response_metadata["model_name"] == "tiny" and whole.response_metadata["id"].startswith("resp_")
+    chunks = list(r.stream("Hello"))
+    assert "".join(c.text for c in chunks) == whole.text and [c.usage_metadata["total_tokens"] for c in chunks if c.usage_metadata] == [want["usage"]["total_tokens"]]
+    again = r.invoke([("system", "Be brief."), ("human", "Hello"), whole, ("human", "More")])
+    assert again.usage_metadata["input_tokens"] > whole.usage_metadata["total_tokens"], "its answer is a part of the next input"
+    assert chain(use_responses_api=True, output_version="v1", temperature=1.2, max_tokens=20, extra_body={"seed": 5, "ignore_eos": True}).invoke("Hello").text == whole.text
+
+
 # --- LiteLLM ---
 
 
@@ -83,6 +97,16 @@ def test_litellm_gets_whole_answers_and_streams_that_say_the_same(lite, daemon):
     chunks = list(lite(stream=True, stream_options={"include_usage": True}))
     assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == r.choices[0].message.content
     assert [c.usage.total_tokens for c in chunks if getattr(c, "usage", None)][-1] == r.usage.total_tokens
+
+
+def test_litellm_speaks_responses_too(lite, daemon):
+    """Of a model that it does not know it asks for the whole answer and makes the stream itself."""
+    fields = dict(model="openai/tiny", input="Hello", api_base=f"http://127.0.0.1:{daemon.port}/v1", api_key="none", temperature=1.2, max_output_tokens=20, extra_body={"seed": 5, "ignore_eos": True})
+    want = daemon.chat(temperature=1.2, max_tokens=20, seed=5, ignore_eos=True).json
+    r = lite.module.responses(**fields)
+    assert len(r.output[0].content[0].text) > 4 and r.output[0].content[0].text == want["choices"][0]["message"]["content"] and r.usage.total_tokens == want["usage"]["total_tokens"]
+    events = list(lite.module.responses(stream=True, **fields))
+    assert "".join(e.delta for e in events if e.type == "response.output_text.delta") == r.output[0].content[0].text
 
 
 def test_litellm_sees_typed_errors(lite):
