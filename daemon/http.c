@@ -39,6 +39,9 @@ enum {
     STACK_BYTES = 512 * 1024,   /* address space; what is touched counts. Templates render on this stack. */
     KEEP_ALIVE_MS = 75 * 1000,  /* an idle connection; clients give up theirs after 5 to 60 s */
     LINGER_MS = 2000,           /* after a refusal: time for the client to read it before the connection is cut */
+    PROBE_AFTER_S = 30,         /* of silence; then every PROBE_EVERY_S, at most PROBES */
+    PROBE_EVERY_S = 10,
+    PROBES = 3,
     MOST_DROPS = 64,            /* reads of 16 KiB of a client that is turned away: one that sends on and on gets no more of them */
     REFUSALS = 64,              /* connections over the cap that may be told so at one time */
     MIN_BODY_BYTES_PER_MS = 1,  /* a body slower than this on average is refused */
@@ -434,6 +437,10 @@ static bool begin(struct pd_conn *c) {
     c->head_deadline = fo_now_ms() + c->http->limits.header_time_ms;
     enum pd_wire_begun begun = speaks_tls(c->http, c->at) ? pd_wire_begin(&c->wire, c->http->tls, c->head_deadline) : PD_WIRE_BEGUN;
     c->mistaken = begun == PD_WIRE_PLAIN;
+    if (begun == PD_WIRE_FAILED) {
+        char client[46];
+        FO_DEBUGF("http", "event=no_tls client=\"%s\" reason=\"%s\"", address_text(&c->peer, client), c->wire.tls ? pd_tls_why(c->wire.tls) : "nothing came, or there is no certificate");
+    }
     return begun != PD_WIRE_FAILED;
 }
 
@@ -500,10 +507,21 @@ static void prepare_turned_away(struct pd_http *h) {
     pd_error_json(&x, NULL, &h->turned_away);
 }
 
+/* What is written goes at once. And a client that vanishes without a word (a laptop that is shut) is found out: by probes while nothing is
+ * sent to it, by the write deadline when what is sent is not taken; else it would hold its model's turn for a quarter of an hour. */
+static void tune(const struct pd_http *h, int fd) {
+    unsigned write_idle = (unsigned)h->limits.write_idle_ms; /* at most an hour */
+    const struct {
+        int level, name;
+        unsigned value;
+    } rows[] = { { IPPROTO_TCP, TCP_NODELAY, 1 },        { SOL_SOCKET, SO_KEEPALIVE, 1 }, { IPPROTO_TCP, TCP_KEEPIDLE, PROBE_AFTER_S }, { IPPROTO_TCP, TCP_KEEPINTVL, PROBE_EVERY_S },
+                 { IPPROTO_TCP, TCP_KEEPCNT, PROBES }, { IPPROTO_TCP, TCP_USER_TIMEOUT, write_idle } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) setsockopt(fd, rows[i].level, rows[i].name, &rows[i].value, sizeof rows[i].value);
+}
+
 static void adopt(struct pd_http *h, const struct pd_listener *at, int fd, const struct sockaddr_storage *peer) {
     struct pd_conn *c = calloc(1, sizeof *c);
-    int on = 1;
-    if (peer->ss_family != AF_UNIX) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+    if (peer->ss_family != AF_UNIX) tune(h, fd);
     if (!c) {
         turn_away(h, at, fd);
         return;

@@ -106,5 +106,5 @@ bool pd_stream_close(struct pd_call *c);
 const char *pd_call_own_address(const struct pd_call *c, char out[46]);
 
 /* Whether the client has closed its side: nobody waits for the answer, and none will be sent. A client that only closes its sending
- * side counts as gone; no OpenAI client does that. One system call, no waiting. */
+ * side counts as gone; no OpenAI client does that. No waiting. */
 bool pd_client_gone(struct pd_call *c);

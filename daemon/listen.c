@@ -14,6 +14,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "daemon/log.h"
 #include "foundry/base/err.h"
 #include "foundry/base/log.h"
 
@@ -86,9 +87,10 @@ static int look_up(struct pd_listener *p, struct fo_err *e) {
 
 static void say(const struct pd_listener *p, const char *name) {
     bool file = p->at.ss_family == AF_UNIX;
-    fo_log(FO_LOG_INFO, "http", "event=listening %s=%s%s%s%s%s%s", file ? "socket" : "address", file ? p->text + strlen("unix:") : p->text,
-           p->admin ? " for=administration" : "", p->scheme == PD_HTTP ? " scheme=http" : p->scheme == PD_HTTPS ? " scheme=https" : "", p->passed ? " passed_as=\"" : "", p->passed ? name : "",
-           p->passed ? "\"" : "");
+    char quoted[80];
+    fo_log(FO_LOG_INFO, "http", "event=listening %s=%s%s%s%s%s", file ? "socket" : "address", file ? p->text + strlen("unix:") : p->text,
+           p->admin ? " for=administration" : "", p->scheme == PD_HTTP ? " scheme=http" : p->scheme == PD_HTTPS ? " scheme=https" : "", p->passed ? " passed_as=" : "",
+           p->passed ? pd_log_quote(name, quoted, sizeof quoted) : "");
 }
 
 /* --- rows --- */

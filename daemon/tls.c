@@ -22,6 +22,7 @@ struct pd_tls {
 struct pd_tls_conn {
     SSL *ssl;
     bool open, broken; /* open: the handshake is done. broken: nothing may be said any more */
+    const char *why;   /* it broke; static storage */
 };
 
 int pd_tls_new(struct pd_tls **ret, struct fo_err *e) {
@@ -184,8 +185,13 @@ static int verdict(struct pd_tls_conn *c, int rc, short *ret_events) {
     int why = SSL_get_error(c->ssl, rc);
     *ret_events = why == SSL_ERROR_WANT_WRITE ? POLLOUT : POLLIN;
     if (why == SSL_ERROR_WANT_READ || why == SSL_ERROR_WANT_WRITE) return PD_TLS_WAIT;
+    if (why == SSL_ERROR_SSL) c->why = reason();
     c->broken = c->broken || why == SSL_ERROR_SSL || why == SSL_ERROR_SYSCALL; /* the library forbids to go on then */
     return PD_TLS_OVER;
+}
+
+const char *pd_tls_why(const struct pd_tls_conn *c) {
+    return c->why ? c->why : c->broken ? "the client left" : "it took too long";
 }
 
 int pd_tls_handshake(struct pd_tls_conn *c, short *ret_events) {

@@ -40,6 +40,7 @@ void pd_tls_conn_free(struct pd_tls_conn *c);                  /* the socket sta
 int pd_tls_handshake(struct pd_tls_conn *c, short *ret_events);  /* 1 = done */
 ssize_t pd_tls_read(struct pd_tls_conn *c, char *buf, size_t n, short *ret_events);
 ssize_t pd_tls_write(struct pd_tls_conn *c, const char *bytes, size_t n, short *ret_events);
+const char *pd_tls_why(const struct pd_tls_conn *c); /* for the log: why there was no handshake. Static storage */
 /* Whether the other side has ended it, with nothing before that end which is not read yet. Loses no bytes. */
 bool pd_tls_ended(struct pd_tls_conn *c);
 /* Says that nothing follows, if that can be said at once. */

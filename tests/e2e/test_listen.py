@@ -175,3 +175,19 @@ def test_keys_may_not_be_taken_away_while_the_world_reaches_a_listener(models, s
     p = subprocess.run([str(BUILD / "pantheon-reconcile"), "--socket", d.socket, "--reload", "--wait", str(d.manifest)], capture_output=True, text=True, timeout=60 * SLOW, cwd=ROOT)
     assert p.returncode == 1 and "reachable from outside" in p.stdout + p.stderr, p
     assert d.get("/v1/models").status == 401
+
+
+def test_a_client_that_says_nothing_is_probed(models, start):
+    """One that vanished would hold its turn until its answer is complete."""
+    d = start(manifest(("slow", models["slow"])))
+    with socket.create_connection(("127.0.0.1", d.port), timeout=10) as s:
+        body = b'{"model":"slow","prompt":"a","max_tokens":4000,"ignore_eos":true}'
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        port = s.getsockname()[1]
+
+        def timer():
+            for line in open("/proc/net/tcp"):
+                f = line.split()
+                if f[1].endswith(f":{d.port:04X}") and f[2].endswith(f":{port:04X}"):
+                    return f[5].split(":")
+        wait_for(lambda: (t := timer()) and t[0] == "02" and int(t[1], 16) <= 30 * os.sysconf("SC_CLK_TCK"), 5, "a keep-alive timer of half a minute")
