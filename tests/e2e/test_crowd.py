@@ -1,6 +1,7 @@
 """A crowd that means no good: those who send a byte now and then, those who listen and never leave, endless uploads, JSON that is all
 brackets, and more connections than there may be. Whoever asks for something gets it as if they were not there."""
 import json
+import os
 import resource
 import socket
 import statistics
@@ -112,7 +113,7 @@ def timed(what):
 
 def test_a_crowd_that_means_no_good_holds_nobody_up(models, scripts, start):
     d = start(manifest(("tiny", models["tiny"]), ("endless", scripts["small"], f"max_concurrent: 1\nqueue: {{ depth: {STREAMS}, timeout: 10min }}"),
-                       server=f"limits: {{ connections: {CONNECTIONS}, header_time: 8s, body_idle: 8s }}\nsse_ping: 2s"))
+                       server=f"limits: {{ connections: {CONNECTIONS}, header_time: 8s, body_idle: 8s }}\nsse_ping: 2s"), env={"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=16"})
     for _ in range(8):  # what a first request takes for good
         assert d.chat(max_tokens=8).status == 200
     assert d.post("/v1/chat/completions", b"[" * 100000).status == 400
