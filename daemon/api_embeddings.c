@@ -1,8 +1,9 @@
 /* POST /v1/embeddings: each input becomes one vector of unit length (engine/embed.h).
  *
- * The inputs of a request are computed one after the other, each as what runs already (pn_request_opts.goes_on), so that a request of two
- * thousand needs no more of the queue and of the slots than one, as the choices of an answer do; other requests share the steps. The longest goes first: when
- * that fits the cap, all do, and nothing was computed in vain. The answer is written when all are there, because an error must still be a status. */
+ * The inputs of a request are computed one after the other, so that two thousand take no more of the queue and of the slots than one does; all
+ * but the first are part of what was admitted (pn_request_opts.goes_on), and start behind what waits, so that nobody waits for all of them. The
+ * longest goes first: when that fits the cap, all do, and nothing was computed in vain. The answer is written when all are there, because an
+ * error must still be a status. */
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -168,7 +168,7 @@ void pd_routes_doc(struct fo_buf *out) {
                      "the inputs. A vector is what the model makes of the input behind its last norm, pooled as `<architecture>.pooling_type` of its metadata says (1: the mean over all "
                      "tokens, 2: the first token, 3: the last; without the key the last, which alone has seen all of the input) and divided by its length. Models whose pooling makes no vector of a "
                      "text (0: none, 4: rank) are refused by `model`. An input may be as long as the model's cap; one that is longer refuses the request, `param` says which. Inputs are "
-                     "computed one after the other, in one place of the queue, and a vector depends on its input alone.\n");
+                     "computed one after the other in one place of the queue, each behind the requests that wait already, and a vector depends on its input alone.\n");
     fo_buf_puts(out, "\n## Fields of /v1/responses\n");
     doc_params(out, PD_API_RESPONSES);
     fo_buf_puts(out, "\n## Fields of /tokenize\n");

@@ -28,8 +28,9 @@ struct pn_request_opts {
     bool want_text;         /* detokenise (false: events carry token ids only) */
     bool logprobs;          /* tell the log-probability of each token, and of the n_top_logprobs likeliest (at most PN_MAX_TOP_LOGPROBS) */
     uint32_t n_top_logprobs;
-    bool goes_on;           /* one more choice of an answer whose first was admitted: it is part of what runs already, so neither a
-                             * full queue, nor its timeout, nor draining (but for the deadline) ends it half-way */
+    bool goes_on;           /* one more choice of an answer, or input to embed, of a request whose first was admitted: it is part of what runs
+                             * already, so neither a full queue, nor its timeout, nor draining (but for the deadline) ends it half-way. A choice
+                             * starts before what waits, an embedding behind it */
 };
 
 enum pn_event_kind {

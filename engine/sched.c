@@ -222,7 +222,9 @@ int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e) 
     int rc = room(s, r->goes_on, &gone, e);
     if (rc == 0) {
         s->requests++;
-        if (r->goes_on) queue_push_front(s, r); /* its place was its predecessor's */
+        /* A choice has its predecessor's place. The next of two thousand inputs lets those pass who waited while the one before it ran: it
+         * is neither refused nor timed out, and nobody waits for all of them. */
+        if (r->goes_on && !r->pooled) queue_push_front(s, r);
         else queue_push(s, r);
     }
     pthread_mutex_unlock(&s->lock);
@@ -428,7 +430,7 @@ static bool sweep(struct pn_sched *s) {
     s->end_all = false;
     struct pn_request *list = queue_sweep(s, all), *expired = NULL;
     uint32_t timeout_ms = s->limits.queue_timeout_ms;
-    for (struct pn_request **link = &s->head; *link;) { /* oldest first, but for what goes on and was put in front */
+    for (struct pn_request **link = &s->head; *link;) { /* oldest first, but for what goes on */
         if ((*link)->goes_on) {
             link = &(*link)->next;
             continue;

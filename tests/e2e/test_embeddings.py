@@ -61,8 +61,8 @@ def test_vectors_are_those_of_transformers(start, name):
     texts = [e for e in wanted if e["text"]]
     got = vectors(embed(d, [e["text"] for e in texts], model=name)) + vectors(embed(d, [e["ids"] for e in wanted], model=name))
     for v, e in zip(got, texts + wanted):
-        assert off_by(v, e["last"]) < 1e-2  # 16-bit activations and KV
-        assert off_by(v, e["mean"]) > 1e-2 or len(e["ids"]) == 1
+        assert off_by(v, e["last"]) < 2e-3  # 16-bit KV
+        assert off_by(v, e["mean"]) > 2e-3 or len(e["ids"]) == 1
 
 
 def pooled(folder, modules, pooling):
@@ -80,7 +80,7 @@ def test_a_directory_of_sentence_transformers_is_pooled_as_it_says(start, tmp_pa
                        ("max", pooled(tmp_path / "max", whole, "max_tokens")), ("dense", pooled(tmp_path / "dense", [*whole, "Dense"], "mean_tokens"))))
     for e in GOLDEN["qwen3"]:
         for kind in ("mean", "cls"):
-            assert off_by(vectors(embed(d, e["ids"], model=kind))[0], e[kind]) < 1e-2
+            assert off_by(vectors(embed(d, e["ids"], model=kind))[0], e[kind]) < 2e-3
     for name in ("max", "dense"):
         r = embed(d, "a", model=name)
         assert r.status == 400 and r.error["param"] == "model" and r.error["code"] == "unsupported_parameter" and "pooling 'none'" in r.error["message"]
