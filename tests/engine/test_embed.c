@@ -208,7 +208,8 @@ static void a_state_is_what_logits_are_made_of(void **state) {
 
 static void a_vector_does_not_depend_on_chunks_mates_or_threads(void **state) {
     (void)state;
-    static const uint32_t chunks[] = { 1, 2, 7, 33, 64 };
+    enum { N = 50 };
+    static const uint32_t chunks[] = { 1, 7, 33 };
     struct fo_device *d[] = { open_cpu(1, false), open_cpu(2, false) };
     int32_t ids[LONGEST];
     float want[MAX_EMBD], got[MAX_EMBD];
@@ -220,10 +221,10 @@ static void a_vector_does_not_depend_on_chunks_mates_or_threads(void **state) {
                 struct pn_model_opts o = { .dev = d[t], .kv_default = true, .max_concurrent = 3, .max_sessions = 3 };
                 struct pn_model *m = open_model(path, &o);
                 uint32_t n_embd = pn_model_info(m)->n_embd;
-                if (t == 0) embed(m, poolings[p], ids, 90, 90, false, want);
+                if (t == 0) embed(m, poolings[p], ids, N, N, false, want);
                 for (size_t c = 0; c < sizeof chunks / sizeof *chunks; c++)
                     for (int mates = 0; mates < 2; mates++) {
-                        embed(m, poolings[p], ids, 90, chunks[c], mates, got);
+                        embed(m, poolings[p], ids, N, chunks[c], mates, got);
                         assert_memory_equal(want, got, n_embd * sizeof *want);
                     }
                 assert_int_equal(pn_model_free_pages(m), pn_model_info(m)->n_pages);
