@@ -181,7 +181,8 @@ void pd_routes_doc(struct fo_buf *out) {
     pd_sse_doc(out);
     fo_buf_puts(out, "\n## Streams\n\n`Content-Type: " "text/event-stream; charset=utf-8" "`, one JSON object a `data:` line, the end is `data: [DONE]`. The head is sent right after "
                      "admission; a silent stream carries the comment `: ping` every `server.sse_ping` (10 seconds). With `stream_options.include_usage` one more chunk with empty `choices` "
-                     "has the usage. An error in a stream is an event with an `error` object (with `request_id`), and no [DONE] follows.\n");
+                     "has the usage. An error in a stream is an event with an `error` object (with `request_id`), and no [DONE] follows. "
+                     "The events of /v1/responses are told of above.\n");
     doc_metrics(out);
     fo_buf_puts(out, "\n## Errors\n\n`{\"error\":{\"message\",\"type\",\"param\",\"code\"}}`; `param` is the JSON path of what is wrong (`messages.2.content`) or null.\n\n"
                      "| status | type | code | |\n|---|---|---|---|\n");

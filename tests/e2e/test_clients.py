@@ -189,6 +189,34 @@ def test_instructor_gets_its_object_from_an_answer_in_markdown(start, tmp_path):
     assert person.model_dump() == Person(name="Ann", age=31, addresses=[Address(street="High Street", city="Bath")]).model_dump()
 
 
+def test_what_the_ai_sdk_sends_to_responses_is_answered_as_its_parser_reads(daemon):
+    """Its provider `openai`, which speaks Responses by default; store is false, or it would send ids in the place of what was said."""
+    body = {"model": "tiny", "store": False, "max_output_tokens": 24, "temperature": 1.2, "seed": 5, "ignore_eos": True, "stream": True, "include": ["reasoning.encrypted_content"],
+            "input": [{"role": "developer", "content": "You are opencode."}, {"role": "user", "content": [{"type": "input_text", "text": "Hello"}, {"type": "input_text", "text": "there"}]},
+                      {"role": "assistant", "content": [{"type": "output_text", "text": "Hi"}], "id": "msg_1"}, {"role": "user", "content": [{"type": "input_text", "text": "More"}]}]}
+    s = Stream(daemon, "/v1/responses", body)
+    assert s.status == 200 and s.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(line[6:]) for line in s.response.read().decode().splitlines() if line.startswith("data: ")]
+    text, open_items, usage = "", set(), None
+    for e in events:
+        if e["type"] == "response.created":
+            assert isinstance(e["response"]["id"], str) and isinstance(e["response"]["created_at"], int) and e["response"]["model"] == "tiny"
+        elif e["type"] == "response.output_item.added":
+            assert e["item"]["type"] == "message" and e["output_index"] == 0
+            open_items.add(e["item"]["id"])
+        elif e["type"] == "response.output_text.delta":
+            assert e["item_id"] in open_items, "a delta belongs to an item that was announced"
+            text += e["delta"]
+        elif e["type"] == "response.output_item.done":
+            open_items.remove(e["item"]["id"])
+        elif e["type"] in ("response.completed", "response.incomplete"):
+            usage, why = e["response"]["usage"], (e["response"]["incomplete_details"] or {}).get("reason")
+    assert not open_items and why == "max_output_tokens"
+    assert usage["input_tokens_details"]["cached_tokens"] >= 0 and usage["output_tokens"] == 24 and usage["output_tokens_details"]["reasoning_tokens"] == 0
+    whole = daemon.post("/v1/responses", {**body, "stream": False}).json
+    assert whole["output"][0]["content"][0]["text"] == text and len(text) > 1 and whole["output"][0]["content"][0]["annotations"] == []
+
+
 # --- Open WebUI ---
 
 
