@@ -13,6 +13,7 @@
 
 #include "daemon/items.h"
 #include "daemon/logprobs.h"
+#include "daemon/messages.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "daemon/responses.h"
@@ -246,6 +247,80 @@ static void gives_up_cleanly_without_memory(void **state) {
 
 /* --- answers --- */
 
+/* `body` either is refused with 400, or gives what a chat could have sent and an answer that is JSON. Returns whether it was taken. */
+static bool is_refused_or_good(const json_t *body) {
+    struct pd_params p;
+    struct pd_error x;
+    char *text = json_dumps(body, JSON_COMPACT);
+    assert_non_null(text);
+    bool ok = pd_params_parse(PD_API_RESPONSES, text, strlen(text), &p, &x);
+    if (ok) {
+        json_t *messages = parse(p.messages_json);
+        if (!pd_messages_check(messages, &x)) fail_msg("%s\ngives %s: %s", text, p.messages_json, x.message);
+        json_decref(messages);
+        struct pd_answer a;
+        struct fo_buf out;
+        fo_buf_init(&out, 1 << 20);
+        pd_answer_init(&a, &p, "m", 1 << 20);
+        a.writer->whole(&a, &(struct pd_choice){ .finish = PN_FINISH_STOP }, 1, &(struct pn_usage){ 0 }, NULL, &out);
+        assert_false(out.failed);
+        json_decref(parse(out.data));
+        pd_answer_done(&a);
+        fo_buf_done(&out);
+        pd_params_done(&p);
+    } else if (pd_error_row(x.id)->status != 400 || !x.message[0]) {
+        fail_msg("%s: %d", text, pd_error_row(x.id)->status);
+    }
+    free(text);
+    return ok;
+}
+
+/* Every value below `v` in turn is another one; counts how many bodies were taken and how many refused. */
+static void vary(const json_t *body, json_t *v, size_t n[2]) {
+    static const char odd[] = "[null,true,0,-1,1.5,\"\",\"a\",\"message\",\"reasoning\",\"function_call\",\"function_call_output\",\"assistant\",[],{},[[]],[{}],[\"a\"],{\"type\":\"input_text\",\"text\":\"\"}]";
+    json_t *others = parse(odd), *was, *list = json_is_array(v) ? v : NULL;
+    const char *key;
+    void *next;
+    if (json_is_object(v)) json_object_foreach_safe(v, next, key, was) {
+            json_incref(was);
+            for (size_t i = 0; i < json_array_size(others); i++) {
+                json_object_set(v, key, json_array_get(others, i));
+                n[is_refused_or_good(body)]++;
+            }
+            json_object_set(v, key, was);
+            vary(body, was, n);
+            json_decref(was);
+        }
+    for (size_t k = 0; k < json_array_size(list); k++) {
+        was = json_incref(json_array_get(list, k));
+        for (size_t i = 0; i < json_array_size(others); i++) {
+            json_array_set(list, k, json_array_get(others, i));
+            n[is_refused_or_good(body)]++;
+        }
+        json_array_set(list, k, was);
+        vary(body, was, n);
+        json_decref(was);
+    }
+    json_decref(others);
+}
+
+static void whatever_stands_in_the_place_of_a_value_is_refused_or_good(void **state) {
+    (void)state;
+    static const char whole[] =
+        "{\"model\":\"m\",\"instructions\":\"s\",\"input\":[{\"role\":\"developer\",\"content\":\"d\"},{\"type\":\"reasoning\",\"content\":[{\"type\":\"reasoning_text\",\"text\":\"t\"}],\"encrypted_content\":null},"
+        "{\"type\":\"message\",\"role\":\"assistant\",\"content\":[{\"type\":\"output_text\",\"text\":\"c\"},{\"type\":\"refusal\",\"refusal\":\"no\"}]},"
+        "{\"type\":\"function_call\",\"call_id\":\"c\",\"name\":\"f\",\"arguments\":\"{}\"},{\"type\":\"function_call_output\",\"call_id\":\"c\",\"output\":[{\"type\":\"input_text\",\"text\":\"o\"}]}],"
+        "\"include\":[\"message.output_text.logprobs\"],\"top_logprobs\":2,\"text\":{\"format\":{\"type\":\"text\"},\"verbosity\":\"low\"},\"metadata\":{\"a\":\"b\"},\"max_output_tokens\":5,\"temperature\":1,"
+        "\"top_p\":1,\"stream\":true,\"stream_options\":{\"include_obfuscation\":true},\"store\":true,\"tools\":[{\"type\":\"function\"}],\"tool_choice\":\"none\",\"parallel_tool_calls\":true,"
+        "\"truncation\":\"disabled\",\"user\":\"u\",\"safety_identifier\":\"s\",\"prompt_cache_key\":\"k\",\"reasoning\":{\"effort\":\"low\"},\"previous_response_id\":null}";
+    size_t n[2] = { 0 };
+    json_t *body = parse(whole);
+    assert_true(is_refused_or_good(body));
+    vary(body, body, n);
+    assert_true(n[0] > 500 && n[1] > 200);
+    json_decref(body);
+}
+
 #define BODY "{\"model\":\"m\",\"input\":\"a\",\"stream\":true,\"instructions\":\"be \\\"brief\\\"\",\"metadata\":{\"k\":\"v\"},\"temperature\":0.7,\"max_output_tokens\":5,\"user\":\"u\",\"parallel_tool_calls\":false}"
 #define REST                                                                                                                                     \
     ",\"instructions\":\"be \\\"brief\\\"\",\"metadata\":{\"k\":\"v\"},\"parallel_tool_calls\":false,\"prompt_cache_key\":null,\"safety_identifier\":null,\"tools\":[],\"user\":\"u\","                          \
@@ -438,6 +513,7 @@ int main(void) {
         cmocka_unit_test(names_each_mistake_by_its_path),
         cmocka_unit_test(many_items_are_no_trouble),
         cmocka_unit_test(gives_up_cleanly_without_memory),
+        cmocka_unit_test(whatever_stands_in_the_place_of_a_value_is_refused_or_good),
         cmocka_unit_test(the_events_of_a_stream_are_these),
         cmocka_unit_test(an_error_is_told_twice_and_ends_the_stream),
         cmocka_unit_test(a_whole_answer_is_what_the_last_event_has),
