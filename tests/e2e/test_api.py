@@ -162,7 +162,7 @@ def test_streams_have_the_headers_proxies_need(daemon):
 
 def test_every_kind_of_chunk_is_as_described(daemon):
     """Stream holds each chunk against the schema of /openapi.json, here and all through the suite."""
-    hello = {"model": "tiny", "max_tokens": 12, "ignore_eos": True, "stream": True}
+    hello = {"model": "tiny", "max_tokens": 12, "ignore_eos": True, "seed": 7, "stream": True}
     chat, text = {**hello, "messages": [{"role": "user", "content": "Hello"}]}, {**hello, "prompt": "Hello"}
     usage = {"stream_options": {"include_usage": True}}
     chats = [{}, usage, {"n": 3}, {"logprobs": True, "top_logprobs": 4}, {"stop": ["a", "e"]}, {"temperature": 2, "seed": 1, **usage}]
