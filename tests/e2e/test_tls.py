@@ -2,11 +2,11 @@
 import http.client
 import json
 import pathlib
+import random
 import signal
 import socket
 import ssl
 import subprocess
-import threading
 import time
 
 import pytest
@@ -95,6 +95,14 @@ def served(d):
         return s.getpeercert(binary_form=True)
 
 
+def client_hello(d):
+    out = ssl.MemoryBIO()
+    obj = d.tls.wrap_bio(ssl.MemoryBIO(), out, server_hostname="localhost")
+    with pytest.raises(ssl.SSLWantReadError):
+        obj.do_handshake()
+    return out.read()
+
+
 def der(p):
     return ssl.PEM_cert_to_DER_cert(p.cert.read_text())
 
@@ -160,12 +168,7 @@ def test_plain_http_to_a_tls_port_is_told_so(secure):
 
 
 def test_slow_handshakes_are_bounded_and_hold_nobody_up(secure):
-    d = secure
-    hello = ssl.MemoryBIO()
-    obj = d.tls.wrap_bio(ssl.MemoryBIO(), hello, server_hostname="localhost")
-    with pytest.raises(ssl.SSLWantReadError):
-        obj.do_handshake()
-    hello = hello.read()
+    d, hello = secure, client_hello(secure)
     slow = []
     for part in (0, 1, 5, len(hello) // 2, len(hello)):
         for _ in range(20):
@@ -183,6 +186,25 @@ def test_slow_handshakes_are_bounded_and_hold_nobody_up(secure):
     with dial(d) as s:  # a handshake, and then silence
         t = time.monotonic()
         assert s.recv(1) == b"" and time.monotonic() - t < 6 * SLOW
+
+
+def test_broken_handshakes_harm_nothing(secure):
+    rng, hello = random.Random(7), client_hello(secure)
+    for _ in range(300):
+        data = bytearray(hello)
+        for _ in range(rng.choice((1, 1, 2, 8, 64))):
+            at = rng.randrange(len(data))
+            data[at:at + rng.choice((0, 1, 1, 1, 5))] = rng.randbytes(rng.choice((0, 1, 1, 1, 9)))
+        with socket.create_connection(("127.0.0.1", secure.port), timeout=20 * SLOW) as s:
+            s.sendall(data)
+            s.shutdown(socket.SHUT_WR)
+            while True:
+                try:
+                    if not s.recv(65536):
+                        break
+                except ConnectionResetError:
+                    break
+    assert secure.chat(max_tokens=2).status == 200
 
 
 @pytest.mark.filterwarnings("ignore:.*TLSv1_1 is deprecated")
