@@ -3,6 +3,7 @@
 
 #include <curl/curl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "foundry/base/buf.h"
@@ -41,6 +42,7 @@ static size_t receive(char *data, size_t one, size_t n, void *ctx) {
 int pd_client_call(const struct pd_client *c, const char *method, const char *path, pd_client_line *line, void *ctx, long *ret_status, struct fo_buf *out,
                    struct fo_err *e) {
     char url[2048], why[CURL_ERROR_SIZE] = "";
+    const char *ca = getenv("SSL_CERT_FILE"); /* as curl itself and OpenSSL's programs take it */
     const char *where = c->socket ? c->socket : c->url, *base = c->socket ? "http://localhost" : c->url;
     size_t n = strlen(base);
     while (n && base[n - 1] == '/') n--;
@@ -55,6 +57,7 @@ int pd_client_call(const struct pd_client *c, const char *method, const char *pa
         curl_easy_setopt(curl, CURLOPT_HTTPAUTH, (long)CURLAUTH_BEARER);
         curl_easy_setopt(curl, CURLOPT_XOAUTH2_BEARER, c->key);
     }
+    if (ca && *ca) curl_easy_setopt(curl, CURLOPT_CAINFO, ca);
     curl_easy_setopt(curl, CURLOPT_PROTOCOLS_STR, "http,https");
     curl_easy_setopt(curl, CURLOPT_NOPROXY, "*");
     curl_easy_setopt(curl, CURLOPT_NOSIGNAL, 1L);
@@ -80,5 +83,6 @@ int pd_client_call(const struct pd_client *c, const char *method, const char *pa
     const char *text = *why ? why : curl_easy_strerror(rc);
     if (rc == CURLE_OPERATION_TIMEDOUT) return fo_fail(e, FO_ETIMEOUT, "%s: %s", where, text);
     if (rc == CURLE_COULDNT_CONNECT || rc == CURLE_COULDNT_RESOLVE_HOST) return fo_fail(e, FO_EUNAVAIL, "no daemon answers at %s: %s", where, os_errno ? strerror((int)os_errno) : text);
+    if (rc == CURLE_PEER_FAILED_VERIFICATION) return fo_fail(e, FO_EACCES, "%s: %s; SSL_CERT_FILE=FILE in the environment names certificates to trust", where, text);
     return fo_fail(e, FO_EIO, "%s: %s", where, text);
 }

@@ -47,7 +47,7 @@ static const struct row {
     { "watch", NULL, offsetof(struct args, watch), "with --status: again every second" },
     { "json", NULL, offsetof(struct args, json), "print JSON" },
     { "socket", "PATH", offsetof(struct args, socket), "the daemon's admin socket (default: server.admin_socket of the manifest)" },
-    { "url", "URL", offsetof(struct args, url), "reach the daemon there instead: http://127.0.0.1:8080; with PANTHEON_API_KEY in the environment under that key" },
+    { "url", "URL", offsetof(struct args, url), "reach the daemon there instead: http://127.0.0.1:8080, or https://; with PANTHEON_API_KEY in the environment under that key; SSL_CERT_FILE names certificates to trust" },
     { "facts", "FILE", offsetof(struct args, facts), "with --plan: plan for what this file observed (from --save-facts); no daemon is asked" },
     { "save-facts", "FILE", offsetof(struct args, save_facts), "write what the daemon observes to FILE" },
     { "if-generation", "N", offsetof(struct args, if_generation), "change nothing unless generation N is in force" },

@@ -1,6 +1,7 @@
 """TLS: clients over it, what is refused, what hangs nothing, and certificates that change while the daemon runs."""
 import http.client
 import json
+import os
 import pathlib
 import random
 import signal
@@ -298,6 +299,10 @@ def test_a_plain_listener_and_the_sockets_stay_beside_tls(pairs, models, start, 
     assert c.getresponse().status == 200
     p = subprocess.run([str(BUILD / "pantheon-reconcile"), "--socket", d.socket, "--status", str(d.manifest)], capture_output=True, text=True, timeout=60 * SLOW, cwd=ROOT)
     assert p.returncode == 0 and "TlsValid=True (Accepted)" in p.stdout, p.stdout
+    for env, rc, says in (({}, 1, "SSL_CERT_FILE=FILE"), ({"SSL_CERT_FILE": str(pairs[0].cert)}, 0, "")):
+        p = subprocess.run([str(BUILD / "pantheon-reconcile"), "--url", f"https://127.0.0.1:{d.port}", "--status", str(d.manifest)], capture_output=True, text=True, timeout=60 * SLOW, cwd=ROOT,
+                           env={**os.environ, **env})
+        assert p.returncode == rc and says in p.stderr, p
 
 
 # --- certificates that cannot be used, and new ones ---
