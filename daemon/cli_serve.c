@@ -203,6 +203,14 @@ static bool write_manifest(const struct pd_cli_args *a, const struct found *f, s
         if (!put_text(y, "--api-keys-file", a->api_keys_file)) return false;
         fo_buf_putc(y, '\n');
     }
+    if (a->tls_cert || a->tls_key) {
+        fo_buf_puts(y, "  tls: { ");
+        if (a->tls_cert) fo_buf_puts(y, "cert: ");
+        if (a->tls_cert && !put_text(y, "--tls-cert", a->tls_cert)) return false;
+        if (a->tls_key) fo_buf_puts(y, a->tls_cert ? ", key: " : "key: ");
+        if (a->tls_key && !put_text(y, "--tls-key", a->tls_key)) return false;
+        fo_buf_puts(y, " }\n");
+    }
     if (a->threads) fo_buf_printf(y, "host:\n  threads: %lld\n", (long long)a->threads);
     fo_buf_puts(y, "models:\n");
     for (int i = 1; i <= a->n_models; i++) {

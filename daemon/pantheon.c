@@ -81,6 +81,8 @@ static const struct option_row {
     { "log", 0, STR, AT(log), -1, SERVE, 0, 0, "debug=AREAS", "debug notes of these areas (http,reconcile,sched or all)" },
     { "log-format", 0, STR, AT(log_format), -1, SERVE, 0, 0, "json|text", "the log as one JSON object a line, or as key=value (the default)" },
     { "api-keys-file", 0, STR, AT(api_keys_file), -1, SERVE, 0, 0, "FILE", "ask for one of the API keys whose digests this file has, NAME:SHA256 a line" },
+    { "tls-cert", 0, STR, AT(tls_cert), -1, SERVE, 0, 0, "FILE", "speak TLS with this certificate in PEM form, its chain behind it" },
+    { "tls-key", 0, STR, AT(tls_key), -1, SERVE, 0, 0, "FILE", "its private key in PEM form" },
     { "threads", 't', INT, AT(threads), -1, RUN | SERVE | BENCH | LOGITS | QUANTIZE | PERPLEXITY | DRIFT, 1, 1024, "N", "compute threads (default: all this process may use)" },
     { "isa", 0, STR, AT(isa), -1, RUN | SERVE | BENCH | LOGITS | PERPLEXITY, 0, 0, "NAME", "highest instruction set to use: scalar, sse, avx2, avx512; on Arm neon, dotprod" },
     { "no-mmap", 0, FLAG, AT(no_mmap), -1, RUN | SERVE | BENCH | PERPLEXITY, 0, 0, NULL, "read the weights into memory instead of mapping the file" },

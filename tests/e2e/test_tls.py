@@ -399,3 +399,23 @@ def test_an_expired_certificate_is_served_and_shouted_about(models, start, tmp_p
     c = tls_valid(d)
     assert not c["status"] and c["reason"] == "Expired" and "event=tls_expired" in d.log
     assert served(d) == der(expired)
+
+
+def test_pantheon_serve_takes_a_certificate_from_its_flags(models, pair):
+    port = free_port()
+    command = [str(BUILD / "pantheon-cpu"), "serve", "--model", str(models["tiny"]), "--port", str(port)]
+    p = subprocess.run([*command, "--tls-cert", str(pair.cert)], capture_output=True, text=True, timeout=60 * SLOW, cwd=ROOT)
+    assert p.returncode == 64 and "'key' is missing in 'server.tls'" in p.stderr, p
+    p = subprocess.Popen([*command, "--tls-cert", str(pair.cert), "--tls-key", str(pair.key)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=ROOT)
+    try:
+        def up():
+            c = http.client.HTTPSConnection("127.0.0.1", port, timeout=10 * SLOW, context=pair.context)
+            try:
+                c.request("GET", "/ready")
+                return c.getresponse().status == 200
+            except ConnectionRefusedError:
+                return False
+        wait_for(up, 20)
+    finally:
+        p.terminate()
+        p.wait(20 * SLOW)
