@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from conftest import SLOW, manifest, wait_for
+from conftest import BUILD, SLOW, manifest, wait_for
 from test_admin import UnixConnection
 
 CONNECTIONS, SENDERS, STREAMS = 1024, 500, 200
@@ -151,9 +151,10 @@ def test_a_crowd_that_means_no_good_holds_nobody_up(models, scripts, start):
     assert statistics.median(chats) < 1 * SLOW and statistics.median(healths) < 0.05 * SLOW
     assert senders.cut >= SENDERS and senders.refused <= {b"HTTP/1.1 408 Request Timeout"}, senders.refused
     assert uploads.answers and all(a.startswith(b"HTTP/1.1 413 ") and b'"body_too_large"' in a for a in uploads.answers), uploads.answers[:2]
-    # 700 connections have a stack and a buffer each; above them, one body of 32 MiB at a time, and nothing that stays
-    assert crowded - before < 700 * 64 * 1024 * SLOW
-    assert most - crowded < 80 * MiB * SLOW and after - crowded < 24 * MiB * SLOW
+    if BUILD.name != "tsan":  # whose threads take megabytes
+        # 700 connections have a stack and a buffer each; above them, one body of 32 MiB at a time, and nothing that stays
+        assert crowded - before < 700 * 64 * 1024 * SLOW
+        assert most - crowded < 80 * MiB * SLOW and after - crowded < 24 * MiB * SLOW
     for s in streams:
         s.close()
     wait_for(lambda: d.idle("endless"), 10, "all streams are cancelled")

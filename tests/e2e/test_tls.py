@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import threading
 import time
 
 import pytest
@@ -366,6 +367,48 @@ def test_a_renewed_certificate_is_served_without_a_restart(models, scripts, star
     pair.cert.write_bytes(good)
     wait_for(lambda: tls_valid(d)["status"], 5)
     stream.close()
+
+
+def test_certificates_change_under_load_and_nobody_notices(models, start, pair, tmp_path):
+    """Eight clients that stream, ask and leave in the middle, while a new pair comes every half second."""
+    others = [Pair(tmp_path, f"other{i}") for i in range(3)]
+    trusted = tmp_path / "all.pem"
+    trusted.write_text("".join(p.cert.read_text() for p in (pair, *others)))
+    d = start(manifest(("tiny", models["tiny"], "max_concurrent: 4\nqueue: { depth: 64 }"), server=pair.lines), tls=pair.context)
+    d.tls = ssl.create_default_context(cafile=str(trusted))
+    over, wrong, seen, done = threading.Event(), [], set(), []
+
+    def work(n):
+        rng = random.Random(n)
+        while not over.is_set():
+            try:
+                if rng.random() < 0.5:
+                    assert d.chat(max_tokens=4).status == 200
+                else:
+                    s = d.stream(max_tokens=60, ignore_eos=True)
+                    assert s.status == 200
+                    if rng.random() < 0.5:
+                        assert s.chunks()
+                    else:
+                        next(s.events())
+                    s.close()
+                done.append(n)
+            except (AssertionError, OSError, ValueError) as e:
+                wrong.append(repr(e))
+
+    threads = [threading.Thread(target=work, args=(n,)) for n in range(8)]
+    for t in threads:
+        t.start()
+    for i in range(8 if SLOW == 1 else 16):
+        others[i % 3].put_over(pair)
+        time.sleep(0.5 if SLOW == 1 else 1)
+        seen.add(served(d))
+    over.set()
+    for t in threads:
+        t.join()
+    assert not wrong and len(done) > 30, wrong[:5]
+    assert len(seen) >= 2, "several certificates have been served"
+    wait_for(d.idle, 20)
 
 
 def test_a_reload_turns_tls_on_and_off_and_refuses_a_bad_one(models, start, pair):
