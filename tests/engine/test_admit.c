@@ -98,6 +98,25 @@ static void huge_numbers_do_not_wrap(void **state) {
     assert_int_equal(ask(UINT64_MAX, 0, &b, &e), FO_EBUDGET);
 }
 
+/* An embedding generates nothing: no default fills it up, and its message speaks of no completion. */
+static void a_prompt_alone_may_fill_the_cap(void **state) {
+    (void)state;
+    struct pn_budget b;
+    struct fo_err e = { 0 };
+    struct pn_admit_facts f = facts;
+    f.prompt_only = true;
+    f.max_tokens_default = 500;
+    assert_int_equal(pn_admit(&f, 8192, 0, &b, &e), 0);
+    assert_int_equal(b.max_tokens, 0);
+    assert_int_equal(b.kv_bytes_needed, 8192 * 46080LL);
+    assert_int_equal(pn_admit(&f, 8193, 0, &b, &e), FO_EBUDGET);
+    assert_int_equal(e.need, 8193);
+    assert_int_equal(e.have, 8192);
+    assert_string_equal(e.msg, "This model's maximum context length is 8192 tokens. However, your input has 8193 tokens and exceeds the available context size. "
+                               "Shorten it, or send it in parts.");
+    assert_int_equal(pn_admit(&f, UINT64_MAX, 0, &b, &e), FO_EBUDGET);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(accepts_a_prompt_of_the_cap_less_one_with_one_token_and_no_more),
@@ -105,6 +124,7 @@ int main(void) {
         cmocka_unit_test(the_budget_carries_every_number_whatever_the_verdict),
         cmocka_unit_test(the_message_is_the_one_that_clients_match),
         cmocka_unit_test(huge_numbers_do_not_wrap),
+        cmocka_unit_test(a_prompt_alone_may_fill_the_cap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
