@@ -210,7 +210,7 @@ def test_a_client_that_leaves_stops_the_work(models, start):
 def test_a_full_queue_is_an_honest_429_and_a_running_request_keeps_its_place(models, start):
     d = start(manifest(("tiny", models["slow"], SLOT + "queue: { depth: 1 }")))
     got = []
-    threads = [threading.Thread(target=lambda: got.append(embed(d, [[5] * 600, [6] * 600, [7] * 600]))) for _ in range(2)]
+    threads = [threading.Thread(target=lambda: got.append(embed(d, [[5] * 300, [6] * 300, [7] * 300]))) for _ in range(2)]
     for i, t in enumerate(threads):
         t.start()
         wait_for(lambda: d.counters()["running"] == 1 and d.counters()["queued"] == i, 30)
@@ -226,19 +226,19 @@ def test_slots_metrics_and_the_log_tell_of_it(models, start):
     d = start(manifest(("tiny", models["slow"], SLOT)))
 
     got = []
-    t = threading.Thread(target=lambda: got.append(embed(d, [[5] * 3000, [6] * 500])))
+    t = threading.Thread(target=lambda: got.append(embed(d, [[5] * 700, [6] * 100])))
     t.start()
     slot = wait_for(lambda: next((s for s in d.get("/slots").json["models"][0]["slots"] if s["is_processing"] and s["computed_tokens"]), None), 30)
-    assert slot["state"] == "prefill" and slot["prompt_tokens"] == 3000 and slot["max_tokens"] == slot["generated_tokens"] == 0
+    assert slot["state"] == "prefill" and slot["prompt_tokens"] == 700 and slot["max_tokens"] == slot["generated_tokens"] == 0
     t.join()
     assert len(vectors(got[0])) == 2
     c = d.counters()
-    assert c["tokens_prefilled"] == 3500 and c["running"] == c["queued"] == 0
+    assert c["tokens_prefilled"] == 800 and c["running"] == c["queued"] == 0
     text = d.get("/metrics").body.decode()
     values = {m[1]: float(m[2]) for m in re.finditer(r'^(pantheon_\w+)\{[^}]*model="tiny"[^}]*\} (\S+)$', text, re.M)}
-    assert values["pantheon_prompt_tokens_total"] == 3500 and values["pantheon_generated_tokens_total"] == 0, values
+    assert values["pantheon_prompt_tokens_total"] == 800 and values["pantheon_generated_tokens_total"] == 0, values
     line = wait_for(lambda: re.search(r'event=answered .*path="/v1/embeddings".*', d.log), 5)[0]
-    assert 'model="tiny"' in line and "prompt_tokens=3500" in line and "completion_tokens=0" in line, line
+    assert 'model="tiny"' in line and "prompt_tokens=800" in line and "completion_tokens=0" in line, line
 
 
 def test_a_stopping_server_finishes_all_inputs_of_a_running_request(models, start):
@@ -246,7 +246,7 @@ def test_a_stopping_server_finishes_all_inputs_of_a_running_request(models, star
 
     d = start(manifest(("tiny", models["slow"], SLOT)))
     got = []
-    t = threading.Thread(target=lambda: got.append(embed(d, [[5] * 400, [6] * 400, [7] * 400])))
+    t = threading.Thread(target=lambda: got.append(embed(d, [[5] * 200, [6] * 200, [7] * 200])))
     t.start()
     wait_for(lambda: d.counters()["running"] == 1, 30)
     d.signal(signal.SIGTERM)
