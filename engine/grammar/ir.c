@@ -170,15 +170,14 @@ uint32_t pn_ir_ref(struct pn_ir *ir, uint32_t rule) {
 /* --- characters -------------------------------------------------------------------------------- */
 enum { MAX_POINT = 0x10FFFF };
 
-/* UTF-8 of a code point; returns its length. */
-static int utf8_of(uint32_t c, unsigned char out[4]) {
+int pn_ir_utf8(uint32_t c, char ret[4]) {
     if (c < 0x80) {
-        out[0] = (unsigned char)c;
+        ret[0] = (char)c;
         return 1;
     }
     int n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-    for (int i = n - 1; i > 0; i--, c >>= 6) out[i] = (unsigned char)(0x80 | (c & 0x3F));
-    out[0] = (unsigned char)((n == 2 ? 0xC0 : n == 3 ? 0xE0 : 0xF0) | c);
+    for (int i = n - 1; i > 0; i--, c >>= 6) ret[i] = (char)(0x80 | (c & 0x3F));
+    ret[0] = (char)((n == 2 ? 0xC0 : n == 3 ? 0xE0 : 0xF0) | c);
     return n;
 }
 
@@ -204,17 +203,17 @@ static void alts_add(struct alts *a, uint32_t node) {
 
 /* [first, last], whose UTF-8 has one length and differs in byte `at` (and then in nothing or in everything behind it). */
 static void add_piece(struct alts *a, uint32_t first, uint32_t last) {
-    unsigned char lo[4], hi[4];
-    int n = utf8_of(first, lo);
-    utf8_of(last, hi);
+    char lo[4], hi[4];
+    int n = pn_ir_utf8(first, lo);
+    pn_ir_utf8(last, hi);
     if (n == 1) {
-        set_range(a->single, lo[0], hi[0]);
+        set_range(a->single, first, last);
         return;
     }
     uint32_t seq[4];
     for (int i = 0; i < n; i++) {
         uint64_t set[4] = { 0 };
-        set_range(set, lo[i], hi[i]);
+        set_range(set, (unsigned char)lo[i], (unsigned char)hi[i]);
         seq[i] = pn_ir_bytes(a->ir, set);
     }
     alts_add(a, pn_ir_seq(a->ir, seq, (size_t)n));

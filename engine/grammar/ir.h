@@ -46,6 +46,8 @@ uint32_t pn_ir_empty(struct pn_ir *ir); /* the empty text */
 uint32_t pn_ir_never(struct pn_ir *ir); /* no text at all: an alternative that is not one */
 /* These very bytes; n may be 0. */
 uint32_t pn_ir_literal(struct pn_ir *ir, const char *bytes, size_t n);
+/* UTF-8 of a code point; returns its length. */
+int pn_ir_utf8(uint32_t c, char ret[4]);
 /* One byte of a set: bit b & 63 of word b >> 6. */
 uint32_t pn_ir_bytes(struct pn_ir *ir, const uint64_t set[4]);
 /* One character of those spans (in any order, overlapping or not), or one of all others when `negated`, as UTF-8. Surrogates are no

@@ -1,0 +1,378 @@
+/* Compiled grammars and the runs over them: see grammar.h.
+ *
+ * The list holds a reference to each grammar that it keeps; a grammar is found by the SHA-256 of its kind and text. While one compiles, its
+ * place in the list says so and others wait at the bell; compiling itself holds no lock. What was used longest ago goes first when there are
+ * too many or they take too much. Masks hold on to the vocabulary's trie, which belongs to the list and lives as long as the last grammar
+ * that uses it (counted too). Locks: the list's, then a grammar's. */
+#include "engine/grammar/grammar.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/grammar/front.h"
+#include "engine/grammar/gbnf.h"
+#include "engine/grammar/ir.h"
+#include "engine/grammar/masks.h"
+#include "engine/grammar/regex.h"
+#include "foundry/base/clock.h"
+#include "foundry/base/err.h"
+#include "foundry/base/log.h"
+#include "foundry/base/sha256.h"
+#include "foundry/tok.h"
+
+enum { RUN_SOFT_BYTES = 256 << 10, RUN_HARD_BYTES = 16 << 20 };
+
+/* The trie, with a count. */
+struct trie {
+    atomic_int refs;
+    struct pn_tokens *tokens;
+};
+
+struct pn_grammar {
+    atomic_int refs;
+    struct pn_program *program;
+    struct trie *trie;
+    double compile_ms;
+    pthread_mutex_t lock; /* guards masks */
+    struct pn_masks *masks;
+    atomic_size_t masks_bytes;
+};
+
+struct kept {
+    uint8_t key[FO_SHA256_BYTES];
+    struct pn_grammar *g; /* NULL while it is compiled */
+    uint64_t used;        /* 0 = this place is free */
+};
+
+struct pn_grammars {
+    const struct fo_tok *tok;
+    pthread_mutex_t lock; /* guards the rest */
+    pthread_cond_t compiled;
+    struct trie *trie; /* NULL before the first grammar */
+    uint64_t clock;
+    struct kept kept[PN_GRAMMARS_KEPT];
+};
+
+/* --- notations --------------------------------------------------------------------------------- */
+static int build_choice(struct pn_ir *ir, const char *text, size_t len, struct fo_err *e) {
+    struct pn_front f = { .ir = ir, .e = e };
+    uint32_t n, rule = pn_ir_rule(ir, "choice", 6, 0, 0);
+    int rc = 0;
+    for (size_t at = 0; at + sizeof n <= len && rc == 0; at += n) {
+        memcpy(&n, text + at, sizeof n);
+        at += sizeof n;
+        rc = n > len - at ? (int)fo_fail(e, FO_EINTERNAL, "a choice of %u bytes where %zu are left", n, len - at)
+                          : pn_front_push(&f, pn_ir_literal(ir, text + at, n));
+    }
+    if (rc == 0) {
+        pn_ir_define(ir, rule, pn_front_alt(&f, 0));
+        pn_ir_root(ir, rule);
+        rc = pn_ir_state(ir, e);
+    }
+    free(f.nodes);
+    return rc;
+}
+
+/* Blanks are bounded, so that no answer is all blanks: what stands between two tokens of JSON is at most a line break and some indent. */
+static const char json_object[] = "root ::= object\n"
+                                  "value ::= object | array | string | number | \"true\" | \"false\" | \"null\"\n"
+                                  "object ::= \"{\" ws ( member ( \",\" ws member )* )? \"}\"\n"
+                                  "member ::= string ws \":\" ws value ws\n"
+                                  "array ::= \"[\" ws ( value ws ( \",\" ws value ws )* )? \"]\"\n"
+                                  "string ::= \"\\\"\" ( [^\"\\\\\\x00-\\x1F] | \"\\\\\" ( [\"\\\\/bfnrt] | \"u\" [0-9a-fA-F]{4} ) )* \"\\\"\"\n"
+                                  "number ::= \"-\"? ( \"0\" | [1-9] [0-9]{0,30} ) ( \".\" [0-9]{1,30} )? ( [eE] [-+]? [0-9]{1,4} )?\n"
+                                  "ws ::= \" \"? | \"\\r\"? \"\\n\" [ \\t]{0,64}\n";
+
+static int build_json_object(struct pn_ir *ir, const char *text, size_t len, struct fo_err *e) {
+    (void)text, (void)len;
+    return pn_gbnf_build(ir, json_object, sizeof json_object - 1, e);
+}
+
+/* A notation is a function that builds rules of a text. */
+static const struct {
+    const char *name;
+    int (*build)(struct pn_ir *ir, const char *text, size_t len, struct fo_err *e);
+} notations[PN_N_GRAMMARS] = {
+    [PN_GRAMMAR_GBNF] = { "gbnf", pn_gbnf_build },
+    [PN_GRAMMAR_REGEX] = { "regex", pn_regex_build },
+    [PN_GRAMMAR_CHOICE] = { "choice", build_choice },
+    [PN_GRAMMAR_JSON_OBJECT] = { "json_object", build_json_object },
+};
+
+/* --- one grammar ------------------------------------------------------------------------------- */
+static void trie_put(struct trie *t) {
+    if (!t || atomic_fetch_sub(&t->refs, 1) != 1) return;
+    pn_tokens_free(t->tokens);
+    free(t);
+}
+
+struct pn_grammar *pn_grammar_ref(struct pn_grammar *g) {
+    atomic_fetch_add(&g->refs, 1);
+    return g;
+}
+
+void pn_grammar_put(struct pn_grammar *g) {
+    if (!g || atomic_fetch_sub(&g->refs, 1) != 1) return;
+    pn_masks_free(g->masks);
+    pn_program_free(g->program);
+    trie_put(g->trie);
+    pthread_mutex_destroy(&g->lock);
+    free(g);
+}
+
+static int compile(struct trie *trie, enum pn_grammar_kind kind, const char *text, size_t len, struct pn_grammar **ret, struct fo_err *e) {
+    struct pn_ir *ir = NULL;
+    struct timespec from, to;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    struct pn_grammar *g = calloc(1, sizeof *g);
+    if (!g) return fo_fail(e, FO_ENOMEM, "no memory for a grammar");
+    pthread_mutex_init(&g->lock, NULL);
+    atomic_init(&g->refs, 1);
+    atomic_fetch_add(&trie->refs, 1);
+    g->trie = trie;
+    int rc = pn_ir_new(&ir, e);
+    if (rc == 0) rc = notations[kind].build(ir, text, len, e);
+    if (rc == 0) rc = pn_program_new(ir, &g->program, e);
+    if (rc == 0) rc = pn_masks_new(g->program, trie->tokens, &g->masks, e);
+    pn_ir_free(ir);
+    if (rc != 0) {
+        pn_grammar_put(g);
+        if (e->line > 0 && kind != PN_GRAMMAR_JSON_OBJECT) fo_wrap(e, "line %d, column %d", e->line, e->col);
+        return rc;
+    }
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    g->compile_ms = (double)(to.tv_sec - from.tv_sec) * 1e3 + (double)(to.tv_nsec - from.tv_nsec) / 1e6;
+    FO_DEBUGF("grammar", "compiled kind=%s text_bytes=%zu ms=%.2f ops=%u program_bytes=%zu", notations[kind].name, len, g->compile_ms, g->program->n_ops,
+              g->program->bytes);
+    *ret = g;
+    return 0;
+}
+
+void pn_grammar_info(struct pn_grammar *g, struct pn_grammar_info *ret) {
+    struct pn_masks_stats s;
+    pthread_mutex_lock(&g->lock);
+    pn_masks_stats(g->masks, &s);
+    size_t bytes = pn_masks_bytes(g->masks);
+    pthread_mutex_unlock(&g->lock);
+    *ret = (struct pn_grammar_info){ .compile_ms = g->compile_ms, .program_bytes = g->program->bytes, .masks_bytes = bytes,
+                                     .tokens_bytes = g->trie->tokens->bytes, .mask_hits = s.hits, .mask_walks = s.walks };
+}
+
+/* --- those of a model -------------------------------------------------------------------------- */
+int pn_grammars_new(const struct fo_tok *t, struct pn_grammars **ret, struct fo_err *e) {
+    struct pn_grammars *all = calloc(1, sizeof *all);
+    if (!all) return fo_fail(e, FO_ENOMEM, "no memory for grammars");
+    all->tok = t;
+    pthread_mutex_init(&all->lock, NULL);
+    pthread_cond_init(&all->compiled, NULL);
+    *ret = all;
+    return 0;
+}
+
+void pn_grammars_free(struct pn_grammars *all) {
+    if (!all) return;
+    for (size_t i = 0; i < PN_GRAMMARS_KEPT; i++) pn_grammar_put(all->kept[i].g);
+    trie_put(all->trie);
+    pthread_cond_destroy(&all->compiled);
+    pthread_mutex_destroy(&all->lock);
+    free(all);
+}
+
+/* The trie, made with the first call; under the lock, for whoever comes first needs it and so do all others. */
+static int trie_of(struct pn_grammars *all, struct fo_err *e) {
+    if (all->trie) return 0;
+    struct trie *t = calloc(1, sizeof *t);
+    if (!t) return fo_fail(e, FO_ENOMEM, "no memory for grammars");
+    atomic_init(&t->refs, 1);
+    uint64_t from = fo_now_ms();
+    if (pn_tokens_new(all->tok, &t->tokens, e)) {
+        free(t);
+        return e->code;
+    }
+    FO_DEBUGF("grammar", "vocabulary tokens=%u nodes=%u longest=%u bytes=%zu ms=%llu", t->tokens->n_ids, t->tokens->n_nodes, t->tokens->longest,
+              t->tokens->bytes, (unsigned long long)(fo_now_ms() - from));
+    all->trie = t;
+    return 0;
+}
+
+/* Gives up what was used longest ago until there is a place and all takes no more than it may. NULL: every place is being compiled for. */
+static struct kept *place_for(struct pn_grammars *all) {
+    for (;;) {
+        struct kept *oldest = NULL, *empty = NULL;
+        size_t bytes = 0;
+        for (size_t i = 0; i < PN_GRAMMARS_KEPT; i++) {
+            struct kept *k = &all->kept[i];
+            if (k->used == 0) {
+                empty = k;
+            } else if (k->g) {
+                bytes += k->g->program->bytes + atomic_load(&k->g->masks_bytes);
+                if (!oldest || k->used < oldest->used) oldest = k;
+            }
+        }
+        if ((empty && bytes <= PN_GRAMMARS_KEPT_BYTES) || !oldest) return empty;
+        pn_grammar_put(oldest->g);
+        *oldest = (struct kept){ 0 };
+    }
+}
+
+static struct kept *find(struct pn_grammars *all, const uint8_t key[FO_SHA256_BYTES]) {
+    for (size_t i = 0; i < PN_GRAMMARS_KEPT; i++)
+        if (all->kept[i].used && memcmp(all->kept[i].key, key, FO_SHA256_BYTES) == 0) return &all->kept[i];
+    return NULL;
+}
+
+static int key_of(enum pn_grammar_kind kind, const char *text, size_t len, uint8_t ret[FO_SHA256_BYTES], struct fo_err *e) {
+    char *all = malloc(len + 1);
+    if (!all) return fo_fail(e, FO_ENOMEM, "no memory for a grammar");
+    all[0] = (char)kind;
+    if (len > 0) memcpy(all + 1, text, len);
+    fo_sha256(all, len + 1, ret);
+    free(all);
+    return 0;
+}
+
+int pn_grammars_get(struct pn_grammars *all, enum pn_grammar_kind kind, const char *text, size_t len, struct pn_grammar **ret, struct fo_err *e) {
+    uint8_t key[FO_SHA256_BYTES];
+    struct kept *k;
+    if (!all->tok) return fo_fail(e, FO_EUNSUPPORTED, "this model has no tokenizer: its answers cannot be held to a grammar");
+    if (len > PN_GRAMMAR_MAX_TEXT)
+        return fo_fail_need(e, FO_ELIMIT, len, PN_GRAMMAR_MAX_TEXT, "the grammar is too big: %d KiB are allowed", PN_GRAMMAR_MAX_TEXT >> 10);
+    if (key_of(kind, text, len, key, e)) return e->code;
+    pthread_mutex_lock(&all->lock);
+    while ((k = find(all, key)) && !k->g) pthread_cond_wait(&all->compiled, &all->lock);
+    if (k) {
+        k->used = ++all->clock;
+        *ret = pn_grammar_ref(k->g);
+        pthread_mutex_unlock(&all->lock);
+        return 0;
+    }
+    int rc = trie_of(all, e);
+    if (rc == 0 && (k = place_for(all))) {
+        k->used = ++all->clock;
+        memcpy(k->key, key, sizeof key);
+    }
+    pthread_mutex_unlock(&all->lock);
+    struct pn_grammar *g = NULL;
+    if (rc == 0) rc = compile(all->trie, kind, text, len, &g, e);
+    if (k) {
+        pthread_mutex_lock(&all->lock);
+        if (g)
+            k->g = pn_grammar_ref(g);
+        else
+            *k = (struct kept){ 0 };
+        pthread_cond_broadcast(&all->compiled);
+        pthread_mutex_unlock(&all->lock);
+    }
+    if (rc == 0) *ret = g;
+    return rc;
+}
+
+/* --- a run ------------------------------------------------------------------------------------- */
+struct pn_grammar_run {
+    struct pn_grammar *g;
+    struct pn_pda *a;
+    uint32_t state;
+};
+
+int pn_grammar_run_new(struct pn_grammar *g, struct pn_grammar_run **ret, struct fo_err *e) {
+    struct pn_grammar_run *r = calloc(1, sizeof *r);
+    if (!r) return fo_fail(e, FO_ENOMEM, "no memory for following a grammar");
+    r->g = pn_grammar_ref(g);
+    if (pn_pda_new(g->program, RUN_SOFT_BYTES, RUN_HARD_BYTES, &r->a, e) || (r->state = pn_pda_start(r->a, e)) == PN_STATE_NONE) {
+        pn_grammar_run_free(r);
+        return e->code;
+    }
+    *ret = r;
+    return 0;
+}
+
+void pn_grammar_run_free(struct pn_grammar_run *r) {
+    if (!r) return;
+    pn_pda_free(r->a);
+    pn_grammar_put(r->g);
+    free(r);
+}
+
+bool pn_grammar_run_may_end(const struct pn_grammar_run *r) {
+    return pn_pda_state(r->a, r->state)->may_end;
+}
+
+int pn_grammar_run_bytes(struct pn_grammar_run *r, const char *bytes, size_t n, bool *ret_alive, struct fo_err *e) {
+    for (size_t i = 0; i < n && r->state != PN_STATE_DEAD; i++) {
+        if (pn_pda_full(r->a) && pn_pda_keep(r->a, &r->state, 1, e)) return e->code;
+        uint32_t to = pn_pda_step(r->a, r->state, (uint8_t)bytes[i], e);
+        if (to == PN_STATE_NONE) return e->code;
+        r->state = to;
+    }
+    *ret_alive = r->state != PN_STATE_DEAD;
+    return 0;
+}
+
+int pn_grammar_run_accept(struct pn_grammar_run *r, int32_t id, bool *ret_over, struct fo_err *e) {
+    const struct pn_tokens *v = r->g->trie->tokens;
+    bool alive = false;
+    if (id < 0 || id >= v->n_vocab || v->text_at[id] == v->text_at[id + 1]) return fo_fail(e, FO_EINTERNAL, "token %d has no text that a grammar could allow", id);
+    if (pn_grammar_run_bytes(r, v->text + v->text_at[id], v->text_at[id + 1] - v->text_at[id], &alive, e)) return e->code;
+    if (!alive)
+        return fo_fail_need(e, FO_ELIMIT, PN_PDA_MAX_FRAMES, PN_PDA_MAX_FRAMES, "the answer nests deeper than the %d levels that a grammar is followed down",
+                            PN_PDA_MAX_FRAMES);
+    const struct pn_state *s = pn_pda_state(r->a, r->state);
+    *ret_over = s->may_end && s->n == 0;
+    return 0;
+}
+
+/* No token continues what must go on: names the bytes. */
+static int fail_stuck(const struct pn_grammar_run *r, struct fo_err *e) {
+    const struct pn_state *s = pn_pda_state(r->a, r->state);
+    unsigned n = 0, first = 0;
+    for (unsigned b = 0; b < 256; b++) {
+        bool may = false;
+        for (uint32_t i = 0; i < s->n && !may; i++) {
+            const struct pn_op *o = &r->a->p->ops[r->a->places[s->at + i].op];
+            may = r->a->p->sets[(size_t)o->a * 4 + (b >> 6)] >> (b & 63) & 1;
+        }
+        if (may && n++ == 0) first = b;
+    }
+    return fo_fail(e, FO_EUNSUPPORTED, "the grammar asks for one of %u bytes next (0x%02X the first of them), and no token of this model's vocabulary continues the answer so", n, first);
+}
+
+/* The mask's zeros become minus infinity. */
+static void apply(const struct pn_mask *mask, float *logits, uint32_t n) {
+    for (uint32_t lo = 0; lo < n; lo += 64) {
+        uint64_t bits = mask->bits[lo / 64];
+        uint32_t here = n - lo < 64 ? n - lo : 64;
+        if (bits == UINT64_MAX) continue;
+        for (uint32_t i = 0; i < here; i++) logits[lo + i] = bits >> i & 1 ? logits[lo + i] : -INFINITY;
+    }
+}
+
+int pn_grammar_run_mask(struct pn_grammar_run *r, bool ignore_end, float *logits, uint32_t n_vocab, bool *ret_over, struct fo_err *e) {
+    const struct pn_tokens *v = r->g->trie->tokens;
+    uint32_t n = n_vocab < (uint32_t)v->n_vocab ? n_vocab : (uint32_t)v->n_vocab, n_allowed = 0;
+    bool may_end = pn_grammar_run_may_end(r), ends = false;
+    float end_logits[64]; /* those of end tokens, while the mask is put over them */
+    uint32_t n_ends = v->n_ends < 64 ? v->n_ends : 64;
+    for (uint32_t i = 0; i < n_ends; i++) end_logits[i] = (uint32_t)v->ends[i] < n ? logits[v->ends[i]] : -INFINITY;
+    pthread_mutex_lock(&r->g->lock);
+    const struct pn_mask *mask;
+    int rc = pn_masks_get(r->g->masks, r->a, r->state, &mask, e);
+    if (rc == 0) {
+        n_allowed = mask->n_allowed;
+        atomic_store(&r->g->masks_bytes, pn_masks_bytes(r->g->masks));
+        apply(mask, logits, n);
+    }
+    pthread_mutex_unlock(&r->g->lock);
+    if (rc != 0) return rc;
+    for (uint32_t i = n; i < n_vocab; i++) logits[i] = -INFINITY;
+    if (may_end && !ignore_end)
+        for (uint32_t i = 0; i < n_ends; i++)
+            if ((uint32_t)v->ends[i] < n) {
+                logits[v->ends[i]] = end_logits[i];
+                ends = true;
+            }
+    *ret_over = n_allowed == 0 && may_end && !ends;
+    return n_allowed == 0 && !may_end ? fail_stuck(r, e) : 0;
+}

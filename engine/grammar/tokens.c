@@ -1,0 +1,97 @@
+/* The trie over a vocabulary: see tokens.h. Tokens are sorted by their bytes; then one pass over the sorted list meets the nodes in
+ * depth-first order, a token adding those that it does not share with the one before. */
+#include "engine/grammar/tokens.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "foundry/base/buf.h"
+#include "foundry/base/err.h"
+#include "foundry/tok.h"
+
+enum { MAX_TOKEN_BYTES = 4095 /* what is longer is never allowed: a page of spaces, at most */ };
+
+static int by_bytes(const void *x, const void *y, void *ctx) {
+    const struct pn_tokens *v = ctx;
+    int32_t a = *(const int32_t *)x, b = *(const int32_t *)y;
+    uint32_t na = v->text_at[a + 1] - v->text_at[a], nb = v->text_at[b + 1] - v->text_at[b];
+    int order = memcmp(v->text + v->text_at[a], v->text + v->text_at[b], na < nb ? na : nb);
+    if (order != 0) return order;
+    if (na != nb) return na < nb ? -1 : 1;
+    return a < b ? -1 : a > b;
+}
+
+/* How many nodes the sorted tokens make; with `fill` the nodes too. */
+static uint32_t make_nodes(struct pn_tokens *v, bool fill) {
+    uint32_t n = 0, open[MAX_TOKEN_BYTES + 1], depth = 0; /* open: the nodes of the token before */
+    for (uint32_t i = 0; i < v->n_ids; i++) {
+        const char *text = v->text + v->text_at[v->ids[i]], *before = i ? v->text + v->text_at[v->ids[i - 1]] : "";
+        uint32_t len = v->text_at[v->ids[i] + 1] - v->text_at[v->ids[i]], same = 0;
+        while (same < depth && same < len && text[same] == before[same]) same++;
+        while (fill && depth > same) v->nodes[open[--depth]].skip = n;
+        depth = same;
+        for (; depth < len; depth++, n++) {
+            open[depth] = n;
+            if (fill) v->nodes[n] = (struct pn_token_node){ .tokens = i, .depth = (uint16_t)(depth + 1), .byte = (uint8_t)text[depth] };
+        }
+    }
+    if (!fill) return n;
+    while (depth > 0) v->nodes[open[--depth]].skip = n;
+    v->nodes[n] = (struct pn_token_node){ .skip = n, .tokens = v->n_ids };
+    return n;
+}
+
+void pn_tokens_free(struct pn_tokens *v) {
+    if (!v) return;
+    free(v->nodes);
+    free(v->ids);
+    free(v->ends);
+    free(v->text_at);
+    free(v->text);
+    free(v);
+}
+
+static int fail_memory(struct pn_tokens *v, struct fo_err *e) {
+    pn_tokens_free(v);
+    return fo_fail(e, FO_ENOMEM, "no memory for the trie of a vocabulary");
+}
+
+int pn_tokens_new(const struct fo_tok *t, struct pn_tokens **ret, struct fo_err *e) {
+    struct pn_tokens *v = calloc(1, sizeof *v);
+    if (!v) return fail_memory(v, e);
+    size_t n = (size_t)fo_tok_n_vocab(t);
+    struct fo_buf text;
+    v->n_vocab = fo_tok_n_vocab(t);
+    v->ids = malloc((n + 1) * sizeof *v->ids);
+    v->ends = malloc((n + 1) * sizeof *v->ends);
+    v->text_at = calloc(n + 1, sizeof *v->text_at);
+    if (!v->ids || !v->ends || !v->text_at) return fail_memory(v, e);
+    fo_buf_init(&text, UINT32_MAX / 2);
+    for (int32_t id = 0; id < v->n_vocab; id++) {
+        size_t before = text.len;
+        if (fo_tok_is_end(t, id))
+            v->ends[v->n_ends++] = id;
+        else if (!fo_tok_is_control(t, id))
+            fo_tok_piece(t, id, false, &text);
+        if (text.failed) break;
+        if (text.len - before > MAX_TOKEN_BYTES) text.data[text.len = before] = '\0'; /* no text of a token, and no depth of a trie */
+        v->text_at[id + 1] = (uint32_t)text.len;
+        if (text.len == before) continue;
+        v->ids[v->n_ids++] = id;
+        v->first_bytes[(uint8_t)text.data[before] >> 6] |= 1ULL << ((uint8_t)text.data[before] & 63);
+        if (text.len - before > v->longest) v->longest = (uint32_t)(text.len - before);
+    }
+    bool failed = text.failed;
+    v->bytes = sizeof *v + (n + 1) * (sizeof *v->ids + sizeof *v->ends + sizeof *v->text_at) + text.len;
+    v->text = fo_buf_steal(&text);
+    fo_buf_done(&text);
+    if (failed) return fail_memory(v, e);
+    if (v->n_ids > 1) qsort_r(v->ids, v->n_ids, sizeof *v->ids, by_bytes, v);
+    v->n_nodes = make_nodes(v, false);
+    v->nodes = malloc(((size_t)v->n_nodes + 1) * sizeof *v->nodes);
+    if (!v->nodes) return fail_memory(v, e);
+    make_nodes(v, true);
+    v->bytes += ((size_t)v->n_nodes + 1) * sizeof *v->nodes;
+    *ret = v;
+    return 0;
+}

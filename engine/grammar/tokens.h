@@ -1,0 +1,35 @@
+/* The tokens of a vocabulary as bytes, in the order in which a grammar is held against all of them at once: a trie, so that what many tokens
+ * begin with is walked once. Made once for a model; immutable: any thread. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct fo_err;
+struct fo_tok;
+
+/* In depth-first order: a node's first child, if any, is the next one, and `skip` the next one that is not below it. */
+struct pn_token_node {
+    uint32_t skip;
+    uint32_t tokens; /* ids of the tokens that end here: [tokens .. the next node's tokens) of `ids` */
+    uint16_t depth;  /* bytes up to here, this one included */
+    uint8_t byte;
+};
+
+struct pn_tokens {
+    int32_t n_vocab;
+    uint32_t n_nodes;
+    struct pn_token_node *nodes; /* [n_nodes + 1]: the last is an end alone */
+    int32_t *ids;                /* tokens that have bytes and are no control tokens */
+    int32_t *ends;               /* [n_ends] those that end a generation */
+    uint32_t n_ids, n_ends;
+    uint32_t longest;            /* bytes of the longest token */
+    uint32_t *text_at;           /* [n_vocab + 1] a token's bytes: [text_at[id] .. text_at[id + 1]) of `text`; none for what no grammar allows */
+    char *text;
+    uint64_t first_bytes[4];     /* the bytes with which some token begins */
+    size_t bytes;                /* of memory, all of it */
+};
+
+/* FO_ENOMEM. Not needed any more afterwards: t. */
+int pn_tokens_new(const struct fo_tok *t, struct pn_tokens **ret, struct fo_err *e);
+void pn_tokens_free(struct pn_tokens *v); /* NULL is allowed */
