@@ -20,22 +20,20 @@
 #include <unistd.h>
 
 #include "config/facts.h"
-#include "config/judge.h"
 #include "config/manifest.h"
 #include "config/plan.h"
 #include "daemon/actuate.h"
 #include "daemon/app.h"
 #include "daemon/cert.h"
-#include "daemon/estimate.h"
 #include "daemon/facts.h"
 #include "daemon/gate.h"
 #include "daemon/http.h"
 #include "daemon/log.h"
+#include "daemon/loop.h"
 #include "daemon/notify.h"
 #include "daemon/source.h"
 #include "daemon/status.h"
 #include "daemon/world.h"
-#include "engine/chat.h"
 #include "engine/engine.h"
 #include "foundry/base/clock.h"
 #include "foundry/base/err.h"
@@ -50,38 +48,9 @@ enum {
     DRAIN_LOOK_MS = 20,      /* while stopping: how often the rest is counted */
     CANCEL_MS = 5000,        /* after the drain's deadline: time for cancelled requests to end with their error event */
     BACKOFF_MS = 10 * 1000,  /* PANTHEON_BACKOFF_MS replaces it */
-    MAX_BACKOFF = 30,        /* times the first: 5 minutes */
     GOOD_SERVICE_MS = 60 * 1000,
     MAX_STEPS_AT_ONCE = 256, /* live changes in one pass */
     EXTEND_MS = 60 * 1000,   /* systemd waits this much more, said every LOOK_MS while a step is at work */
-};
-
-struct pd_loop {
-    struct pd_app *app;
-    struct pd_loop_opts opts;
-    struct pd_world world;
-    struct pd_loader *loader;
-    struct pd_step *step; /* at work; its results are the loader's until it is taken back */
-    int signals, done_bell;
-
-    struct pd_counted_manifest *manifest;
-    struct pd_counted_manifest *started; /* the first one: what needs a restart is measured by it */
-    char *text; /* [len] of the manifest in force */
-    size_t len;
-    bool manifest_ok, from_kept;
-    char *report;
-    char restart[256];
-
-    struct cf_facts *facts; /* what the plan was made from */
-    struct cf_plan *plan;
-    struct pd_counted_manifest *plan_manifest;
-    uint64_t asked;
-    bool settled, first_pass_over, draining, probe_failed, useless;
-    uint64_t backoff_ms, next_look_ms, step_started_ms, extended_ms;
-
-    uint64_t watchdog_ms;  /* systemd's; 0 = none */
-    uint64_t *heartbeats;  /* [n_heartbeats] of the serving copies when the watchdog was fed last */
-    size_t n_heartbeats;
 };
 
 /* --- what is shown --- */
@@ -158,20 +127,6 @@ static void forget_failure(struct pd_history *h) {
     h->last_error[0] = '\0';
 }
 
-static void note_failure(struct pd_loop *l, const char *name, const char *why) {
-    struct pd_history *h = pd_world_history(&l->world, name);
-    char text[16];
-    if (!h) return;
-    h->failures = ++h->streak;
-    uint64_t wait = l->backoff_ms, most = l->backoff_ms * MAX_BACKOFF;
-    for (uint32_t i = 1; i < h->streak && wait < most; i++) wait *= 2;
-    if (wait > most) wait = most;
-    h->retry_at_ms = fo_now_ms() + wait;
-    h->load_failures++;
-    snprintf(h->last_error, sizeof h->last_error, "%s", why);
-    pd_app_event(l->app, true, "model_failed", name, "%.300s; next try in %s", why, fo_format_ms(wait, text, sizeof text));
-}
-
 /* Copies that failed since the last look, and models that have served well for a while. */
 static void look(struct pd_loop *l, bool *ret_changed) {
     struct pd_world *w = &l->world;
@@ -190,7 +145,7 @@ static void look(struct pd_loop *l, bool *ret_changed) {
         struct pd_history *h = pd_world_find_history(w, inst->name);
         if (inst->state == CF_I_FAILED && !inst->mourned) {
             inst->mourned = true;
-            note_failure(l, inst->name, inst->reason);
+            pd_note_failure(l, inst->name, inst->reason);
         } else if (inst->state == CF_I_READY && h && h->failures == 0 && h->streak && now - h->served_since_ms >= GOOD_SERVICE_MS) {
             forget_failure(h);
         }
@@ -396,315 +351,6 @@ static void take_asks(struct pd_loop *l) {
     if (read_again) reload(l);
 }
 
-/* --- measuring --- */
-
-static struct pd_estimate *estimate_of(struct pd_loop *l, const struct cf_model *spec) {
-    for (size_t i = 0; i < l->world.n_estimates; i++)
-        if (cf_estimate_is_of(&l->world.estimates[i]->v, spec)) return l->world.estimates[i];
-    return NULL;
-}
-
-/* Calls fn for every form of a model that the planner will ask about. */
-static void each_spec(struct pd_loop *l, void (*fn)(struct pd_loop *l, const struct cf_model *spec, void *ctx), void *ctx) {
-    for (size_t i = 0; i < l->manifest->m->n_models; i++) fn(l, &l->manifest->m->models[i], ctx);
-    for (size_t i = 0; i < l->world.n_histories; i++)
-        if (l->world.histories[i]->ad_hoc) fn(l, l->world.histories[i]->ad_hoc, ctx);
-    for (size_t i = 0; i < l->world.n_instances; i++) fn(l, l->world.instances[i]->spec, ctx);
-}
-
-static void mark_used(struct pd_loop *l, const struct cf_model *spec, void *ctx) {
-    bool *used = ctx;
-    for (size_t i = 0; i < l->world.n_estimates; i++)
-        if (cf_estimate_is_of(&l->world.estimates[i]->v, spec)) used[i] = true;
-}
-
-/* Drops what nobody asks about any more, and what was measured of another file. */
-static void sweep_estimates(struct pd_loop *l) {
-    struct pd_world *w = &l->world;
-    bool *used = calloc(w->n_estimates + 1, sizeof *used);
-    if (!used) return;
-    each_spec(l, mark_used, used);
-    size_t n = 0;
-    for (size_t i = 0; i < w->n_estimates; i++) {
-        if (used[i] && !pd_estimate_stale(w->estimates[i], l->opts.dir)) w->estimates[n++] = w->estimates[i];
-        else pd_estimate_free(w->estimates[i]);
-    }
-    w->n_estimates = n;
-    free(used);
-}
-
-static void collect_missing(struct pd_loop *l, const struct cf_model *spec, void *ctx) {
-    struct pd_step *s = ctx;
-    struct fo_err e;
-    if (estimate_of(l, spec)) return;
-    for (size_t i = 0; i < s->n_ask; i++)
-        if (cf_same_needs(s->ask[i], spec)) return;
-    struct cf_model **list = realloc(s->ask, (s->n_ask + 1) * sizeof(struct cf_model *));
-    if (!list) return;
-    s->ask = list;
-    if (cf_model_copy(spec, &list[s->n_ask], &e) == FO_OK) s->n_ask++;
-}
-
-/* --- steps --- */
-
-static bool begin(struct pd_loop *l, struct pd_step *s) {
-    const struct cf_host *h = &l->manifest->m->host;
-    s->dir = l->opts.dir ? strdup(l->opts.dir) : NULL;
-    if (l->opts.dir && !s->dir) return false;
-    s->settle_timeout_ms = h->settle_timeout_ms;
-    s->settle_stable_ms = h->settle_stable_ms;
-    s->load_timeout_ms = h->load_timeout_ms;
-    s->ram_reserve_bytes = h->ram_reserve_bytes;
-    s->drain_ms = l->manifest->m->server.drain_ms;
-    s->no_mmap = l->opts.no_mmap;
-    s->generation = l->manifest->generation;
-    l->step = s;
-    l->settled = false;
-    l->step_started_ms = fo_now_ms();
-    pd_loader_start(l->loader, s);
-    return true;
-}
-
-/* Starts measuring what is missing; false = nothing is, or it cannot be done now. */
-static bool start_probe(struct pd_loop *l) {
-    sweep_estimates(l);
-    if (l->probe_failed || l->world.n_dies == 0) return false;
-    struct pd_step *s = pd_step_new(PD_STEP_PROBE);
-    if (!s) return false;
-    each_spec(l, collect_missing, s);
-    s->probe_device = l->world.dies[0].dev;
-    if (s->n_ask == 0 || !begin(l, s)) {
-        pd_step_free(s);
-        return false;
-    }
-    return true;
-}
-
-static int find_devices(struct pd_loop *l, struct pd_form *f, struct fo_err *e) {
-    for (size_t i = 0; i < f->n_parts; i++) {
-        const struct pd_die *d = pd_world_die(&l->world, f->parts[i].die);
-        if (!d) return fo_fail(e, FO_EINTERNAL, "the plan names die '%s', which is not there", f->parts[i].die);
-        f->devices[i] = d->dev;
-        if (i < sizeof f->reserve_bytes / sizeof *f->reserve_bytes) f->reserve_bytes[i] = d->reserve_bytes;
-    }
-    return FO_OK;
-}
-
-/* What the instance looks like while its new form is loaded. */
-static int adopt(struct pd_instance *i, const struct pd_form *f, struct fo_err *e) {
-    struct cf_model *spec;
-    if (cf_model_copy(f->spec, &spec, e)) return e->code;
-    struct cf_part *parts = calloc(f->n_parts ? f->n_parts : 1, sizeof *parts);
-    if (!parts) {
-        cf_model_free(spec);
-        return fo_fail(e, FO_ENOMEM, "no memory for an instance");
-    }
-    for (size_t k = 0; k < f->n_parts; k++) parts[k] = f->parts[k];
-    cf_model_free(i->spec);
-    free(i->parts);
-    i->spec = spec;
-    i->parts = parts;
-    i->n_parts = f->n_parts;
-    i->host_bytes = f->host_bytes;
-    i->concurrent_room = spec->max_concurrent;
-    return FO_OK;
-}
-
-static void where(const struct pd_form *f, char *out, size_t size) {
-    size_t n = 0;
-    *out = '\0';
-    for (size_t i = 0; i < f->n_parts && n < size; i++) n += (size_t)snprintf(out + n, size - n, "%s%s", i ? " + " : "", f->parts[i].die);
-}
-
-/* Hands a step of the plan to the loader. */
-static int start_step(struct pd_loop *l, const struct cf_step *p, struct fo_err *e) {
-    static const enum pd_step_kind kinds[] = { [CF_STEP_UNLOAD] = PD_STEP_UNLOAD, [CF_STEP_LOAD] = PD_STEP_LOAD, [CF_STEP_RELOAD] = PD_STEP_RELOAD };
-    struct pd_instance *inst = pd_world_instance(&l->world, p->model, p->replica);
-    struct pd_step *s = pd_step_new(kinds[p->kind]);
-    char dies[160];
-    if (!s || !(s->model = strdup(p->model))) {
-        pd_step_free(s);
-        return fo_fail(e, FO_ENOMEM, "no memory for a step");
-    }
-    s->replica = p->replica;
-    s->ad_hoc = p->ad_hoc;
-    s->trusted = p->trusted;
-    int code = FO_OK;
-    if (p->kind != CF_STEP_UNLOAD) {
-        code = pd_form_set(&s->want, p->spec, p->parts, p->n_parts, p->host_bytes, p->staging_bytes, e);
-        if (code == FO_OK) code = find_devices(l, &s->want, e);
-    }
-    if (code == FO_OK && p->kind != CF_STEP_LOAD) {
-        if (!inst) code = fo_fail(e, FO_EINTERNAL, "the plan unloads what is not there");
-        else code = pd_form_set(&s->had, inst->spec, inst->parts, inst->n_parts, inst->host_bytes, 0, e);
-        if (code == FO_OK) code = find_devices(l, &s->had, e);
-    }
-    if (code == FO_OK && p->kind == CF_STEP_LOAD) {
-        if (inst) code = fo_fail(e, FO_EINTERNAL, "the plan loads what is there");
-        else if (!(inst = pd_world_add(&l->world, p->model, p->replica))) code = fo_fail(e, FO_ENOMEM, "no memory for an instance");
-        else if ((code = adopt(inst, &s->want, e)) != FO_OK) pd_world_remove(&l->world, inst);
-        else inst->state = CF_I_LOADING;
-    }
-    if (code) {
-        pd_step_free(s);
-        return code;
-    }
-    where(p->kind == CF_STEP_UNLOAD ? &s->had : &s->want, dies, sizeof dies);
-    enum cf_instance_state before = inst->state;
-    inst->ad_hoc = p->kind == CF_STEP_UNLOAD ? inst->ad_hoc : p->ad_hoc;
-    if (p->kind != CF_STEP_LOAD && before != CF_I_FAILED) inst->state = CF_I_DRAINING;
-    static const char *const words[] = { [CF_STEP_UNLOAD] = "unload_started", [CF_STEP_LOAD] = "load_started", [CF_STEP_RELOAD] = "reload_started" };
-    if (p->trusted) pd_app_event(l->app, true, "gate_overridden", p->model, "memory: trust; %s", p->why);
-    pd_app_event(l->app, false, words[p->kind], p->model, "on %s: %s", dies, p->why);
-    if (begin(l, s)) return FO_OK;
-    inst->state = before;
-    if (p->kind == CF_STEP_LOAD) pd_world_remove(&l->world, inst);
-    pd_step_free(s);
-    return fo_fail(e, FO_ENOMEM, "no memory for a step");
-}
-
-/* Live keys, in place. */
-static int set_live(struct pd_loop *l, const struct cf_step *p, struct fo_err *e) {
-    struct pd_instance *inst = pd_world_instance(&l->world, p->model, p->replica);
-    struct cf_model *spec;
-    if (!inst) return fo_fail(e, FO_EINTERNAL, "the plan changes what is not there");
-    if (cf_model_copy(p->spec, &spec, e)) return e->code;
-    if (pd_actuate_set(l->app, p->replica, spec, e)) {
-        cf_model_free(spec);
-        return e->code;
-    }
-    cf_model_free(inst->spec);
-    inst->spec = spec;
-    inst->ad_hoc = p->ad_hoc;
-    pd_app_event(l->app, false, "changed", p->model, "%s", p->why);
-    return FO_OK;
-}
-
-/* --- what the loader brings back --- */
-
-static void log_loaded(struct pd_loop *l, const struct pd_step *s) {
-    struct pn_served *served = pn_engine_get_replica(l->app->engine, s->model, (uint32_t)s->replica);
-    char name[128], weights[16], kv[16], scratch[16], dies[160], why[300];
-    if (!served) return;
-    const struct pn_model_info *i = pn_model_info(pn_served_model(served));
-    where(&s->want, dies, sizeof dies);
-    fo_log(FO_LOG_INFO, "serve",
-           "event=model_ready model=%s replica=%lld dies=\"%s\" arch=%s type=%s ctx_cap=%u ctx_trained=%u max_sessions=%u max_concurrent=%u weights=\"%s\" kv=\"%s\" scratch=\"%s\" ms=%llu",
-           pd_log_quote(s->model, name, sizeof name), (long long)s->replica, dies, i->arch, i->ftype, i->ctx_cap, i->n_ctx_train, i->max_sessions, i->max_concurrent,
-           fo_format_bytes(i->weights_bytes, weights, sizeof weights), fo_format_bytes(i->kv_bytes, kv, sizeof kv),
-           fo_format_bytes(i->scratch_bytes, scratch, sizeof scratch), (unsigned long long)s->took_ms);
-    if (i->ctx_cap > i->n_ctx_train)
-        fo_log(FO_LOG_WARN, "serve", "event=beyond_trained model=%s ctx_cap=%u ctx_trained=%u next=\"positions past the trained length are scaled as the file says\"", name, i->ctx_cap,
-               i->n_ctx_train);
-    if (!i->has_tokenizer)
-        fo_log(FO_LOG_WARN, "serve", "event=no_tokenizer model=%s reason=%s next=\"takes token ids only\"", name,
-               pd_log_quote(i->tokenizer_error ? i->tokenizer_error : "", why, sizeof why));
-    pn_served_put(served);
-}
-
-static void take_estimates(struct pd_loop *l, struct pd_step *s) {
-    struct pd_world *w = &l->world;
-    l->probe_failed = s->code != FO_OK;
-    struct pd_estimate **list = realloc(w->estimates, (w->n_estimates + s->n_ask + 1) * sizeof(struct pd_estimate *));
-    if (!list) {
-        l->probe_failed = true;
-        return;
-    }
-    w->estimates = list;
-    for (size_t i = 0; s->found && i < s->n_ask; i++) {
-        if (!s->found[i]) continue;
-        list[w->n_estimates++] = s->found[i];
-        s->found[i] = NULL;
-    }
-}
-
-static void now_serves(struct pd_instance *inst, uint64_t generation) {
-    inst->state = CF_I_READY;
-    inst->mourned = false;
-    inst->reason[0] = '\0';
-    inst->generation = generation;
-}
-
-/* A model without a usable template serves all the same, but for chats: its condition, and a line now. */
-static void look_at_chat(struct pd_loop *l, struct pd_instance *inst) {
-    struct pn_served *served = pn_engine_get_replica(l->app->engine, inst->name, (uint32_t)inst->replica);
-    if (!served) return;
-    const struct pn_model *m = pn_served_model(served);
-    const struct pn_chat *chat = pn_model_chat(m);
-    const char *error = pn_model_info(m)->tokenizer_error;
-    char name[128], why[400];
-    struct fo_err e = { 0 };
-    inst->chat_why[0] = '\0';
-    if (!chat) {
-        inst->chat_word = "NoTokenizer";
-        snprintf(inst->chat_why, sizeof inst->chat_why, "%s", error ? error : "the model has no tokenizer");
-    } else if (pn_chat_state(chat, &e)) {
-        inst->chat_word = pn_chat_source(chat) == PN_CHAT_NONE ? "NoTemplate" : "TemplateInvalid";
-        snprintf(inst->chat_why, sizeof inst->chat_why, "%s", e.msg);
-        if (pn_chat_source(chat) != PN_CHAT_NONE)
-            fo_log(FO_LOG_WARN, "serve", "event=chat_template_invalid model=%s reason=%s next=\"serves completions only\"", pd_log_quote(inst->name, name, sizeof name),
-                   pd_log_quote(e.msg, why, sizeof why));
-    } else {
-        inst->chat_word = "Template";
-    }
-    pn_served_put(served);
-}
-
-static void loaded(struct pd_loop *l, struct pd_instance *inst, const struct pd_step *s) {
-    struct pd_history *h = pd_world_history(&l->world, s->model);
-    char text[16];
-    now_serves(inst, s->generation);
-    if (h) {
-        h->loads++;
-        h->failures = 0;
-        h->retry_at_ms = 0;
-        h->served_since_ms = fo_now_ms();
-    }
-    log_loaded(l, s);
-    look_at_chat(l, inst);
-    pd_app_event(l->app, false, s->kind == PD_STEP_RELOAD ? "reload_done" : "load_done", s->model, "after %s", fo_format_ms(s->took_ms, text, sizeof text));
-}
-
-static void finish_step(struct pd_loop *l) {
-    struct pd_step *s = pd_loader_take(l->loader);
-    struct fo_err e;
-    char text[16];
-    if (!s) return;
-    l->step = NULL;
-    struct pd_instance *inst = s->kind == PD_STEP_PROBE ? NULL : pd_world_instance(&l->world, s->model, s->replica);
-    switch (s->kind) {
-    case PD_STEP_PROBE:
-        take_estimates(l, s);
-        break;
-    case PD_STEP_LOAD:
-        if (s->code == FO_OK) {
-            loaded(l, inst, s);
-        } else {
-            pd_world_remove(&l->world, inst);
-            note_failure(l, s->model, s->err.msg);
-        }
-        break;
-    case PD_STEP_UNLOAD:
-        pd_world_remove(&l->world, inst);
-        pd_app_event(l->app, false, "unload_done", s->model, "after %s", fo_format_ms(s->took_ms, text, sizeof text));
-        break;
-    case PD_STEP_RELOAD:
-        if (s->code == FO_OK && adopt(inst, &s->want, &e) == FO_OK) {
-            loaded(l, inst, s);
-        } else if (s->code == FO_OK || (s->unloaded && !s->restored)) {
-            pd_world_remove(&l->world, inst); /* when it runs but there was no memory to note it, the engine's copy is drift: found by name */
-            note_failure(l, s->model, s->code ? s->err.msg : e.msg);
-        } else {
-            now_serves(inst, inst->generation);
-            note_failure(l, s->model, s->err.msg);
-            pd_app_event(l->app, true, "rolled_back", s->model, "the old form serves%s", s->unloaded ? " again" : " on");
-        }
-        break;
-    }
-    pd_step_free(s);
-    pd_world_close_dies(&l->world);
-}
-
 /* --- the pass --- */
 
 static void drop_plan(struct pd_loop *l) {
@@ -760,7 +406,7 @@ static void think(struct pd_loop *l) {
     l->next_look_ms = fo_now_ms() + LOOK_MS;
     look(l, NULL);
     for (int n = 0; !l->step && !l->draining && n < MAX_STEPS_AT_ONCE; n++) {
-        if (start_probe(l)) break;
+        if (pd_start_probe(l)) break;
         if (make_plan(l, &e)) break;
         if (l->plan->n_steps == 0) {
             first = !l->first_pass_over;
@@ -769,8 +415,8 @@ static void think(struct pd_loop *l) {
         }
         l->settled = false;
         const struct cf_step *p = &l->plan->steps[0];
-        if (p->kind == CF_STEP_SET ? set_live(l, p, &e) : start_step(l, p, &e)) {
-            note_failure(l, p->model, e.msg);
+        if (p->kind == CF_STEP_SET ? pd_set_live(l, p, &e) : pd_start_step(l, p, &e)) {
+            pd_note_failure(l, p->model, e.msg);
             break;
         }
     }
@@ -853,7 +499,7 @@ static int wait_event(struct pd_loop *l, int timeout_ms) {
     uint64_t n;
     if (poll(p, 3, timeout_ms) <= 0) return 0;
     if (p[1].revents && read(l->done_bell, &n, sizeof n) == sizeof n) {
-        finish_step(l);
+        pd_finish_step(l);
         l->next_look_ms = 0;
     }
     if (p[2].revents && read(l->app->bell, &n, sizeof n) == sizeof n) l->next_look_ms = 0;

@@ -1,0 +1,54 @@
+/* What reconcile.c and steps.c share: the loop's state. Everyone else: reconcile.h. Main thread only. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "daemon/reconcile.h"
+#include "daemon/world.h"
+
+struct cf_facts;
+struct cf_plan;
+struct cf_step;
+struct pd_counted_manifest;
+struct pd_loader;
+struct pd_step;
+
+struct pd_loop {
+    struct pd_app *app;
+    struct pd_loop_opts opts;
+    struct pd_world world;
+    struct pd_loader *loader;
+    struct pd_step *step; /* at work; its results are the loader's until it is taken back */
+    int signals, done_bell;
+
+    struct pd_counted_manifest *manifest;
+    struct pd_counted_manifest *started; /* the first one: what needs a restart is measured by it */
+    char *text; /* [len] of the manifest in force */
+    size_t len;
+    bool manifest_ok, from_kept;
+    char *report;
+    char restart[256];
+
+    struct cf_facts *facts; /* what the plan was made from */
+    struct cf_plan *plan;
+    struct pd_counted_manifest *plan_manifest;
+    uint64_t asked;
+    bool settled, first_pass_over, draining, probe_failed, useless;
+    uint64_t backoff_ms, next_look_ms, step_started_ms, extended_ms;
+
+    uint64_t watchdog_ms;  /* systemd's; 0 = none */
+    uint64_t *heartbeats;  /* [n_heartbeats] of the serving copies when the watchdog was fed last */
+    size_t n_heartbeats;
+};
+
+/* The model waits, longer after each failure in a row, and pages and the log say why. */
+void pd_note_failure(struct pd_loop *l, const char *name, const char *why);
+/* Hands to the loader what is to be measured; false = nothing is, or it cannot be done now. */
+bool pd_start_probe(struct pd_loop *l);
+/* Hands a step of the plan to the loader. On failure nothing has changed. */
+int pd_start_step(struct pd_loop *l, const struct cf_step *p, struct fo_err *e);
+/* Changes live keys, in place. */
+int pd_set_live(struct pd_loop *l, const struct cf_step *p, struct fo_err *e);
+/* Takes back what the loader has done; nothing when it has not. */
+void pd_finish_step(struct pd_loop *l);
