@@ -5,6 +5,7 @@
 #include "config/manifest.h"
 #include "daemon/app.h"
 #include "daemon/generate.h"
+#include "daemon/grammar.h"
 #include "daemon/http.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
@@ -23,7 +24,7 @@ static void talk(struct pd_app *app, struct pd_call *c, unsigned api) {
     if (ok) {
         const struct pn_model *m = pn_served_model(s);
         pd_params_defaults(&p, &sampling);
-        ok = pd_params_check_ids(&p, pn_model_info(m)->n_vocab, &x) && pd_chat_encode(s, &p, 0, NULL, &ids, &x);
+        ok = pd_params_check_ids(&p, pn_model_info(m)->n_vocab, &x) && pd_grammar_compile(s, &p, &x) && pd_chat_encode(s, &p, 0, NULL, &ids, &x);
     }
     if (ok) pd_generate(app, c, s, &p, &(struct pd_job){ .ids = ids.ids, .n_ids = ids.n }, 1);
     else pd_error_reply(c, &x);

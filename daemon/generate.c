@@ -82,6 +82,7 @@ static bool submit(struct gen *g, const struct pd_job *job, int64_t k, bool goes
         .sampling = p->sampling,
         .stops = p->stops,
         .n_stops = p->n_stops,
+        .grammar = p->grammar,
         .ignore_end = p->ignore_end,
         .id = g->call->id,
         .want_text = true,

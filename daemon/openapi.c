@@ -40,7 +40,7 @@ static const struct shape {
       J({"type":["array","null"],"items":{"enum":["message.output_text.logprobs","reasoning.encrypted_content","message.input_image.image_url","file_search_call.results","web_search_call.results",
         "web_search_call.action.sources","computer_call_output.output.image_url","code_interpreter_call.outputs"]}}) },
     { "text", PD_API_RESPONSES, 0,
-      J({"type":["object","null"],"properties":{"format":{"type":["object","null"],"properties":{"type":{"const":"text"}},"required":["type"]},"verbosity":{"enum":["low","medium","high",null]}},
+      J({"type":["object","null"],"properties":{"format":{"type":["object","null"],"properties":{"type":{"enum":["text","json_object"]}},"required":["type"]},"verbosity":{"enum":["low","medium","high",null]}},
         "additionalProperties":false}) },
     { "metadata", PD_API_RESPONSES, 0, J({"type":["object","null"],"maxProperties":16,"additionalProperties":{"type":"string"}}) },
     { "content", PD_API_TOKENIZE, 0, J({"type":"string"}) },
@@ -54,7 +54,12 @@ static const struct shape {
       J({"anyOf":[{"type":"null"},{"$ref":"#/components/schemas/Stop"},{"type":"array","maxItems":16,"items":{"$ref":"#/components/schemas/Stop"}}]}) },
     { "chat_template_kwargs", PD_API_TALK | PD_API_TOKENIZE, 0, J({"type":["object","null"]}) },
     { "modalities", PD_API_CHAT, 0, J({"type":["array","null"],"items":{"const":"text"}}) },
-    { "response_format", PD_API_CHAT, 0, J({"type":["object","null"],"properties":{"type":{"const":"text"}},"required":["type"]}) },
+    { "response_format", PD_API_CHAT, 0, J({"type":["object","null"],"properties":{"type":{"enum":["text","json_object"]}},"required":["type"]}) },
+    { "grammar", PD_API_ANSWERS, 0, J({"type":["string","null"],"maxLength":1048576}) },
+    { "regex", PD_API_ANSWERS, 0, J({"type":["string","null"],"maxLength":1048576}) },
+    { "guided_grammar", PD_API_ANSWERS, 0, J({"type":["string","null"],"maxLength":1048576}) },
+    { "guided_regex", PD_API_ANSWERS, 0, J({"type":["string","null"],"maxLength":1048576}) },
+    { "guided_choice", PD_API_ANSWERS, 0, J({"type":["array","null"],"maxItems":4096,"items":{"type":"string"}}) },
     { "tools", PD_API_TALK, 0, J({"type":["array","null"],"items":{"type":"object"}}) },
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "config/manifest.h"
+#include "daemon/grammar.h"
 #include "daemon/items.h"
 #include "daemon/messages.h"
 #include "daemon/oai.h"
@@ -53,6 +54,11 @@ static bool get_seed(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_bias(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_modalities(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_response_format(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_grammar(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_regex(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_guided_grammar(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_guided_regex(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_guided_choice(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_tools(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_template_kwargs(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_items(struct pd_params *p, json_t *v, struct pd_error *x);
@@ -118,8 +124,13 @@ static const struct row rows[] = {
     { "with_tokens", PD_API_TEMPLATE, BOOL, AT(with_tokens), .doc = "The answer has `tokens` and `count` too." },
     { "chat_template_kwargs", PD_API_TALK | PD_API_TOKENIZE, FN, .fn = get_template_kwargs, .doc = "Object of further variables for the model's template." },
     { "modalities", PD_API_CHAT, FN, .fn = get_modalities, .doc = "Only [\"text\"]." },
-    { "response_format", PD_API_CHAT, FN, .fn = get_response_format, .doc = "Only {\"type\":\"text\"}; others are refused in this version." },
-    { "text", PD_API_RESPONSES, FN, .fn = get_text_format, .doc = "Only {\"format\":{\"type\":\"text\"}}; others are refused in this version. `verbosity` is ignored: no model of this version has the setting." },
+    { "response_format", PD_API_CHAT, FN, .fn = get_response_format, .doc = "`{\"type\":\"json_object\"}`: the answer is a JSON object, by the tokens that may come and not by asking the model for it. `{\"type\":\"text\"}`: any text. json_schema is refused in this version." },
+    { "text", PD_API_RESPONSES, FN, .fn = get_text_format, .doc = "`format` is what response_format is on /v1/chat/completions. `verbosity` is ignored: no model of this version has the setting." },
+    { "grammar", PD_API_ANSWERS, FN, .fn = get_grammar, .doc = "Rules in GBNF, of which `root` is the whole answer: no token comes that they do not allow, and where they end, so does it. One that does not parse is an error with its line and column. Of grammar, regex, response_format and their other names one is taken." },
+    { "regex", PD_API_ANSWERS, FN, .fn = get_regex, .doc = "A regular expression that the whole answer matches." },
+    { "guided_grammar", PD_API_ANSWERS, FN, .fn = get_guided_grammar, .doc = "vLLM's name of grammar." },
+    { "guided_regex", PD_API_ANSWERS, FN, .fn = get_guided_regex, .doc = "vLLM's name of regex." },
+    { "guided_choice", PD_API_ANSWERS, FN, .fn = get_guided_choice, .doc = "A list of texts, one of which the answer is." },
     { "metadata", PD_API_RESPONSES, FN, .fn = get_metadata, .doc = "Object of up to 16 texts, the caller's own labels; the answer has them." },
     { "tools", PD_API_TALK, FN, .fn = get_tools, .doc = "Refused in this version unless empty or tool_choice is none." },
     { "best_of", PD_API_TEXT, INT64, 1, 1, AT(best_of), .doc = "Only 1." },
@@ -137,13 +148,9 @@ static const struct row rows[] = {
     { "suffix", PD_API_TEXT, REFUSED, .doc = "Insertion is not in this version." },
     { "audio", PD_API_CHAT, REFUSED, .doc = "Text only." },
     { "web_search_options", PD_API_CHAT, REFUSED, .doc = "This server has no web search." },
-    { "grammar", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
-    { "json_schema", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
-    { "guided_json", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
-    { "guided_regex", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
-    { "guided_choice", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
-    { "guided_grammar", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
-    { "structured_outputs", PD_API_ANSWERS, REFUSED, .doc = "Constrained output is not in this version." },
+    { "json_schema", PD_API_ANSWERS, REFUSED, .doc = "JSON Schema is not in this version." },
+    { "guided_json", PD_API_ANSWERS, REFUSED, .doc = "JSON Schema is not in this version." },
+    { "structured_outputs", PD_API_ANSWERS, REFUSED, .doc = "Send grammar, regex, guided_choice or response_format." },
     { "chat_template", PD_API_CHAT, REFUSED, .doc = "The template is the model's or the manifest's, not the request's." },
     { "continue_final_message", PD_API_CHAT, REFUSED, .doc = "Not in this version." },
     { "mirostat", PD_API_ANSWERS, REFUSED, .doc = "Not a sampler of this server." },
@@ -417,19 +424,28 @@ static bool get_modalities(struct pd_params *p, json_t *v, struct pd_error *x) {
     return true;
 }
 
-/* format.type is text. `path` is that of the type. */
-static bool is_text_format(const json_t *format, const char *path, struct pd_error *x) {
-    const char *type = json_string_value(json_object_get(format, "type"));
-    if (!type) return wrong_type(x, path, "a text");
-    if (strcmp(type, "text") == 0) return true;
-    if (strcmp(type, "json_object") == 0 || strcmp(type, "json_schema") == 0)
-        return pd_error_set(x, PD_ERR_UNSUPPORTED, path, "'%s': '%s' is not honoured by this version; only 'text' is.", path, type);
-    return pd_error_set(x, PD_ERR_VALUE, path, "'%s' must be text, json_object or json_schema.", path);
+static bool get_response_format(struct pd_params *p, json_t *v, struct pd_error *x) {
+    return pd_grammar_format(p, "response_format", v, x);
 }
 
-static bool get_response_format(struct pd_params *p, json_t *v, struct pd_error *x) {
-    (void)p;
-    return json_is_object(v) ? is_text_format(v, "response_format.type", x) : wrong_type(x, "response_format", "an object");
+static bool get_grammar(struct pd_params *p, json_t *v, struct pd_error *x) {
+    return pd_grammar_gbnf(p, "grammar", v, x);
+}
+
+static bool get_regex(struct pd_params *p, json_t *v, struct pd_error *x) {
+    return pd_grammar_regex(p, "regex", v, x);
+}
+
+static bool get_guided_grammar(struct pd_params *p, json_t *v, struct pd_error *x) {
+    return pd_grammar_gbnf(p, "guided_grammar", v, x);
+}
+
+static bool get_guided_regex(struct pd_params *p, json_t *v, struct pd_error *x) {
+    return pd_grammar_regex(p, "guided_regex", v, x);
+}
+
+static bool get_guided_choice(struct pd_params *p, json_t *v, struct pd_error *x) {
+    return pd_grammar_choice(p, "guided_choice", v, x);
 }
 
 static bool get_tools(struct pd_params *p, json_t *v, struct pd_error *x) {
@@ -482,15 +498,13 @@ static bool get_include(struct pd_params *p, json_t *v, struct pd_error *x) {
 static bool get_text_format(struct pd_params *p, json_t *v, struct pd_error *x) {
     const char *key;
     json_t *member;
-    (void)p;
     if (!json_is_object(v)) return wrong_type(x, "text", "an object");
     json_object_foreach(v, key, member) {
         char at[96];
         snprintf(at, sizeof at, "text.%.60s", key);
         if (strcmp(key, "verbosity") == 0 || (strcmp(key, "format") == 0 && json_is_null(member))) continue;
         if (strcmp(key, "format") != 0) return pd_error_set(x, PD_ERR_UNKNOWN_PARAM, at, "'%s' is not known to this server.", at);
-        if (!json_is_object(member)) return wrong_type(x, at, "an object");
-        if (!is_text_format(member, "text.format.type", x)) return false;
+        if (!pd_grammar_format(p, "text.format", member, x)) return false;
     }
     return true;
 }
@@ -714,6 +728,8 @@ void pd_params_done(struct pd_params *p) {
     free(p->bias);
     free(p->messages_json);
     free(p->extra_json);
+    free(p->grammar_text);
+    pn_grammar_put(p->grammar);
     json_decref(p->root);
 }
 

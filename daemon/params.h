@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/grammar/grammar.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
 
@@ -43,6 +44,12 @@ struct pd_params {
     struct pn_logit_bias *bias; /* heap */
     const char *stops[PN_MAX_STOPS];
     int n_stops;
+    /* what the answer is held to: the field that says so, NULL = nothing */
+    const char *grammar_field;
+    enum pn_grammar_kind grammar_kind;
+    char *grammar_text; /* [n_grammar_text], heap */
+    size_t n_grammar_text;
+    struct pn_grammar *grammar; /* compiled, by pd_grammar_compile; ours */
     /* chat and Responses, whose items are messages by now */
     char *messages_json, *extra_json; /* heap; extra NULL = none */
     /* /tokenize, /detokenize, /apply-template: their text or ids are prompts[0] */

@@ -26,10 +26,11 @@ struct names {
 
 struct pn_served {
     atomic_int refs;
-    char *name; /* fixed, as the next three */
+    char *name; /* fixed, as the next four */
     uint32_t replica;
     int64_t loaded_at;
     struct pn_model *model;
+    struct pn_grammars *grammars;
     struct names aliases; /* guarded by the registry's lock */
     atomic_uint max_tokens_default;
     struct pn_sched *sched;
@@ -69,6 +70,7 @@ static int names_copy(const char *const *from, int n, struct names *ret, struct 
 
 static void served_free(struct pn_served *s) {
     pn_sched_free(s->sched);
+    pn_grammars_free(s->grammars);
     pn_model_free(s->model);
     names_done(&s->aliases);
     free(s->name);
@@ -181,6 +183,7 @@ static int served_new(const char *path, const struct pn_serve_opts *o, struct pn
     int rc = (s->name = strdup(o->name)) ? 0 : fo_fail(e, FO_ENOMEM, "no memory for names");
     if (rc == 0) rc = names_copy(o->aliases, o->n_aliases, &s->aliases, e);
     if (rc == 0) rc = pn_model_open(path, &o->model, &s->model, e);
+    if (rc == 0) rc = pn_grammars_new(pn_model_tok(s->model), &s->grammars, e);
     if (rc == 0) rc = resolve(o, s->model, &limits, e);
     if (rc == 0) rc = first_step(s->model, e);
     if (rc == 0) rc = pn_sched_new(s->model, &limits, &s->sched, e);
@@ -349,6 +352,10 @@ uint32_t pn_served_replica(const struct pn_served *s) {
 
 const struct pn_model *pn_served_model(const struct pn_served *s) {
     return s->model;
+}
+
+int pn_served_grammar(struct pn_served *s, enum pn_grammar_kind kind, const char *text, size_t len, struct pn_grammar **ret, struct fo_err *e) {
+    return pn_grammars_get(s->grammars, kind, text, len, ret, e);
 }
 
 void pn_served_status(const struct pn_served *s, struct pn_served_status *ret) {

@@ -6,6 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/grammar/grammar.h"
 #include "engine/model.h"
 #include "engine/request.h"
 #include "foundry/base/err.h"
@@ -62,6 +63,10 @@ void pn_served_put(struct pn_served *s); /* NULL is allowed */
 const char *pn_served_name(const struct pn_served *s);
 uint32_t pn_served_replica(const struct pn_served *s);
 const struct pn_model *pn_served_model(const struct pn_served *s); /* immutable parts only: info, tok, chat */
+
+/* What an answer can be held to (grammar/grammar.h), compiled for this instance's vocabulary or found: the caller's reference, for
+ * pn_request_opts.grammar. Errors as pn_grammars_get. */
+int pn_served_grammar(struct pn_served *s, enum pn_grammar_kind kind, const char *text, size_t len, struct pn_grammar **ret, struct fo_err *e);
 
 /* A snapshot for status pages; never waits for a worker. */
 struct pn_served_status {

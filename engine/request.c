@@ -14,6 +14,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/grammar/grammar.h"
 #include "engine/embed.h"
 #include "engine/stop.h"
 #include "engine/wake.h"
@@ -31,6 +32,7 @@ static void request_free(struct pn_request *r) {
     pthread_mutex_destroy(&r->lock);
     pn_sampler_free(r->sampler);
     pn_stop_free(r->stop);
+    pn_grammar_run_free(r->grammar);
     pn_lp_free(r->lp);
     pn_pooled_free(r->pooled);
     fo_buf_done(&r->piece);
@@ -76,6 +78,7 @@ int pn_request_new(const struct pn_request_opts *o, uint32_t max_tokens, int32_t
     int rc = ok ? 0 : fo_fail(e, FO_ENOMEM, "no memory for a request of %u tokens", o->n_tokens);
     if (rc == 0 && !o->embed) rc = pn_stop_new(o->stops, o->n_stops, &r->stop, e);
     if (rc == 0 && !o->embed) rc = pn_sampler_new(&o->sampling, n_vocab, &r->sampler, e);
+    if (rc == 0 && !o->embed && o->grammar) rc = pn_grammar_run_new(o->grammar, &r->grammar, e);
     if (rc == 0 && !o->embed && o->logprobs) rc = pn_lp_new(o->n_top_logprobs, n_vocab, o->n_stops > 0, &r->lp, e);
     if (rc != 0) {
         request_free(r);

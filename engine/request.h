@@ -9,6 +9,7 @@
 #include "engine/sampler.h"
 
 struct fo_err;
+struct pn_grammar;
 struct pn_request;
 
 enum { PN_MAX_STOPS = 16, PN_MAX_STOP_BYTES = 256 };
@@ -20,6 +21,8 @@ struct pn_request_opts {
     struct pn_sampling sampling; /* bias is copied */
     const char *const *stops;    /* [n_stops], copied: text that ends the answer and is never shown, in part or whole */
     int n_stops;
+    struct pn_grammar *grammar;  /* what the answer is held to (grammar/grammar.h), or NULL; the request takes a reference. The answer ends where
+                             * the grammar ends it too; max_tokens cuts it anywhere */
     bool ignore_end;        /* do not stop at EOS and its kin (benchmarks) */
     const char *session;    /* reuse key of a conversation (its KV is kept when idle), or NULL; copied */
     const char *id;         /* request id for debug notes; copied */

@@ -10,6 +10,7 @@
 #include "foundry/base/err.h"
 #include "foundry/tok.h"
 
+struct pn_grammar_run;
 struct pn_pooled;
 struct pn_seq;
 struct pn_stop;
@@ -27,6 +28,7 @@ struct pn_request {
     int32_t *tokens;               /* [n_tokens] */
     struct pn_sampler *sampler;    /* worker; NULL for an embedding */
     struct pn_stop *stop;          /* worker; NULL = none */
+    struct pn_grammar_run *grammar; /* worker; NULL = free */
     struct pn_lp *lp;              /* worker; NULL = not asked for */
     struct pn_pooled *pooled;      /* worker, then the reader's; NULL = it generates. Who submits sets it */
     bool ignore_end, want_text, goes_on;

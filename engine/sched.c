@@ -18,6 +18,7 @@
 #include <time.h>
 
 #include "engine/embed.h"
+#include "engine/grammar/grammar.h"
 #include "engine/engine.h"
 #include "engine/prefix.h"
 #include "engine/request_worker.h"
@@ -577,13 +578,14 @@ static uint32_t build_batch(struct pn_sched *s) {
     return n;
 }
 
-/* Why no token could be chosen of logits that the sampler has seen: what a request bans is minus infinity there. */
-static void fail_unusable(const struct pn_sched *s, const float *logits, struct fo_err *e) {
-    for (uint32_t i = 0; i < s->info->n_vocab; i++)
-        if (logits[i] == logits[i]) {
-            fo_fail(e, FO_EINVAL, "'logit_bias' bans every token that could come");
-            return;
-        }
+/* Why no token could be chosen of logits that the sampler has seen: what a request or its grammar bans is minus infinity there. */
+static void fail_unusable(const struct pn_sched *s, const struct pn_request *r, const float *logits, struct fo_err *e) {
+    uint32_t n = 0;
+    for (uint32_t i = 0; i < s->info->n_vocab; i++) n += logits[i] == logits[i];
+    if (r->grammar ? n == s->info->n_vocab : n > 0) {
+        fo_fail(e, FO_EINVAL, "'logit_bias' bans every token that %s", r->grammar ? "the grammar allows" : "could come");
+        return;
+    }
     fo_fail(e, FO_EIO, "the model computes no numbers (not-a-number for every token): its file is damaged");
 }
 
@@ -592,7 +594,7 @@ static void token_chosen(struct pn_sched *s, struct slot *sl, int32_t id, const 
     struct pn_request *r = sl->r;
     struct fo_err e;
     if (id < 0) {
-        fail_unusable(s, logits, &e);
+        fail_unusable(s, r, logits, &e);
         slot_end(s, sl, PN_FINISH_STOP, &e);
         return;
     }
@@ -602,6 +604,7 @@ static void token_chosen(struct pn_sched *s, struct slot *sl, int32_t id, const 
 
     bool end = s->tok && !r->ignore_end && fo_tok_is_end(s->tok, id), stopped = false;
     int rc = end ? 0 : pn_request_put(r, s->tok, id, &stopped, &e);
+    if (rc == 0 && !end && r->grammar) rc = pn_grammar_run_accept(r->grammar, id, &end, &e); /* and nothing may follow it */
     bool last = end || stopped || sl->n_out == r->max_tokens;
     if (rc == 0 && last && !stopped) rc = pn_request_put_rest(r, &e);
     if (rc == 0) pn_request_flush(r);
@@ -609,6 +612,22 @@ static void token_chosen(struct pn_sched *s, struct slot *sl, int32_t id, const 
         slot_end(s, sl, PN_FINISH_STOP, &e);
     else if (last)
         slot_end(s, sl, end || stopped ? PN_FINISH_STOP : PN_FINISH_LENGTH, NULL);
+}
+
+/* The next token of logits [n_vocab], of those that the request's grammar allows. */
+static void choose(struct pn_sched *s, struct slot *sl, float *logits) {
+    struct pn_request *r = sl->r;
+    struct fo_err e;
+    bool over = false;
+    if (r->lp) pn_lp_see(r->lp, logits);
+    int rc = r->grammar ? pn_grammar_run_mask(r->grammar, r->ignore_end, logits, s->info->n_vocab, &over, &e) : 0;
+    if (rc == 0 && over) rc = pn_request_put_rest(r, &e);
+    if (rc == 0 && !over) {
+        token_chosen(s, sl, pn_sampler_pick(r->sampler, logits), logits);
+        return;
+    }
+    if (rc == 0) pn_request_flush(r);
+    slot_end(s, sl, PN_FINISH_STOP, rc ? &e : NULL);
 }
 
 /* n more tokens of a prompt that is embedded were computed. Returns how many rows of `states` were its. */
@@ -656,8 +675,7 @@ static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *log
             continue;
         }
         if (s->items[i].want == PN_WANT_NONE) continue;
-        if (sl->r->lp) pn_lp_see(sl->r->lp, logits);
-        token_chosen(s, sl, pn_sampler_pick(sl->r->sampler, logits), logits);
+        choose(s, sl, logits);
         logits += s->info->n_vocab;
     }
 }

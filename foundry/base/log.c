@@ -26,7 +26,7 @@ void fo_log_set(fo_log_sink *sink, void *ctx, const char *debug_areas) {
 }
 
 const char *fo_log_areas(void) {
-    return "http, reconcile, sched";
+    return "grammar, http, reconcile, sched";
 }
 
 const char *fo_log_unknown_area(const char *list, size_t *ret_len) {

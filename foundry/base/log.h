@@ -14,7 +14,7 @@ typedef void fo_log_sink(void *ctx, enum fo_log_level level, const char *area, c
  * start, before threads exist. */
 void fo_log_set(fo_log_sink *sink, void *ctx, const char *debug_areas);
 
-/* The areas there are, as "http, reconcile, sched", and the first of a comma list that is none of them and not "all": *ret_len bytes, NULL =
+/* The areas there are, as "grammar, http, reconcile, sched", and the first of a comma list that is none of them and not "all": *ret_len bytes, NULL =
  * all are known. */
 const char *fo_log_areas(void);
 const char *fo_log_unknown_area(const char *list, size_t *ret_len);

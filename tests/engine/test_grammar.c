@@ -201,7 +201,7 @@ static void what_does_not_parse_is_refused_with_its_place(void **state) {
         { GBNF, "root ::= \"a\"{99999999999}", 1, 14, FO_ELIMIT, "count above" },
         { GBNF, "root ::= \"a\"{2", 1, 15, FO_EINVAL, "{m,n}" },
         { GBNF, "root ::= \"\xc3\xa9\"\nroot ::= \"b\"", 2, 1, FO_EINVAL, "'root' is defined twice" },
-        { GBNF, "root ::= \"a\"\n  thing", 2, 3, FO_EINVAL, "" },
+        { GBNF, "root ::= \"a\"\n  thing", 2, 8, FO_EINVAL, "::=" },
         { GBNF, "root ::= \"a\" thing", 1, 14, FO_EINVAL, "'thing' is not defined" },
         { GBNF, "root ::= \"a\"\nx ::= nowhere", 2, 7, FO_EINVAL, "'nowhere' is not defined" },
         { GBNF, "root ::= x\nx ::= x \"a\" | \"b\"", 1, 10, FO_EINVAL, "'x' begins with itself" },
