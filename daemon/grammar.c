@@ -87,9 +87,6 @@ bool pd_grammar_compile(struct pn_served *s, struct pd_params *p, struct pd_erro
     struct fo_err e;
     if (!p->grammar_field || pn_served_grammar(s, p->grammar_kind, p->grammar_text, p->n_grammar_text, &p->grammar, &e) == FO_OK) return true;
     pd_error_from(x, &e, false);
-    if (pd_error_row(x->id)->status == 400) {
-        snprintf(x->param, sizeof x->param, "%s", p->grammar_field);
-        pd_error_set(x, x->id, x->param, "'%.60s': %s", p->grammar_field, e.msg);
-    }
+    if (pd_error_row(x->id)->status == 400) pd_error_set(x, x->id, p->grammar_field, "'%s': %s", p->grammar_field, e.msg);
     return false;
 }

@@ -14,8 +14,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/grammar/grammar.h"
 #include "engine/embed.h"
+#include "engine/grammar/grammar.h"
 #include "engine/stop.h"
 #include "engine/wake.h"
 #include "foundry/base/clock.h"

@@ -18,8 +18,8 @@
 #include <time.h>
 
 #include "engine/embed.h"
-#include "engine/grammar/grammar.h"
 #include "engine/engine.h"
+#include "engine/grammar/grammar.h"
 #include "engine/prefix.h"
 #include "engine/request_worker.h"
 #include "engine/wake.h"

@@ -281,7 +281,7 @@ int pn_grammar_run_new(struct pn_grammar *g, struct pn_grammar_run **ret, struct
     struct pn_grammar_run *r = calloc(1, sizeof *r);
     if (!r) return fo_fail(e, FO_ENOMEM, "no memory for following a grammar");
     r->g = pn_grammar_ref(g);
-    if (pn_pda_new(g->program, RUN_SOFT_BYTES, RUN_HARD_BYTES, &r->a, e) || (r->state = pn_pda_start(r->a, e)) == PN_STATE_NONE) {
+    if (pn_pda_new(g->program, UINT32_MAX, RUN_SOFT_BYTES, RUN_HARD_BYTES, &r->a, e) || (r->state = pn_pda_start(r->a, e)) == PN_STATE_NONE) {
         pn_grammar_run_free(r);
         return e->code;
     }

@@ -64,15 +64,15 @@ static uint32_t frame_hash(const struct pn_pda *a, uint32_t i) {
     return last_mix(mix(mix(mix(1, f->below), f->what), f->count));
 }
 
-static uint32_t places_hash(const struct pn_place *p, uint32_t n, bool may_end, bool unknown) {
-    uint32_t hash = mix(n, may_end + 2u * unknown);
+static uint32_t places_hash(const struct pn_place *p, uint32_t n, bool may_end) {
+    uint32_t hash = mix(n, may_end);
     for (uint32_t i = 0; i < n; i++) hash = mix(mix(hash, p[i].op), p[i].stack);
     return last_mix(hash);
 }
 
 static uint32_t state_hash(const struct pn_pda *a, uint32_t i) {
     const struct pn_state *s = &a->states[i];
-    return places_hash(a->places + s->at, s->n, s->may_end, s->unknown);
+    return places_hash(a->places + s->at, s->n, s->may_end);
 }
 
 /* --- stacks ------------------------------------------------------------------------------------ */
@@ -135,12 +135,17 @@ static int todo(struct pn_pda *a, uint32_t op, uint32_t stack, struct fo_err *e)
     return put(a, &a->todo, &a->n_todo, &a->cap_todo, op, stack, e);
 }
 
+/* A counter that cannot come to one of its bounds within n rounds is as good as any other such. */
+static uint32_t far_count(const struct pn_loop *l, uint32_t count, uint32_t n) {
+    if (count < l->min) return l->min - count > n ? 0 : count;
+    return l->max == PN_IR_INFINITE || l->max - count > n ? l->min : count;
+}
+
 /* The end of a round of the loop whose frame is on top. */
 static int loop_end(struct pn_pda *a, uint32_t stack, struct fo_err *e) {
     struct pn_frame f = a->frames[stack];
     const struct pn_loop *l = &a->p->loops[f.what & ~IS_LOOP];
-    uint32_t count = f.count + 1, again;
-    if (l->max == PN_IR_INFINITE && count > l->min) count = l->min; /* from there on all counts are one */
+    uint32_t count = far_count(l, f.count + 1, a->horizon), again;
     if (l->max == PN_IR_INFINITE || count < l->max)
         if (push(a, f.below, f.what, count, &again, e) || todo(a, l->body, again, e)) return e->code;
     return count >= l->min ? todo(a, l->exit, f.below, e) : 0;
@@ -212,22 +217,23 @@ static uint32_t settle(struct pn_pda *a, struct fo_err *e) {
     if (a->n_next > 1) qsort(a->next, a->n_next, sizeof *a->next, by_place);
     for (uint32_t i = 0; i < a->n_next; i++)
         if (n == 0 || by_place(&a->next[n - 1], &a->next[i]) != 0) a->next[n++] = a->next[i];
-    if (n == 0 && !a->may_end && !a->unknown) return PN_STATE_DEAD;
+    if (a->unknown) return PN_STATE_UNKNOWN;
+    if (n == 0 && !a->may_end) return PN_STATE_DEAD;
     if (n > PN_PDA_MAX_PLACES) {
         fo_fail_need(e, FO_ELIMIT, n, PN_PDA_MAX_PLACES, "the grammar is too ambiguous here: a text may be read in more than %d ways at once", PN_PDA_MAX_PLACES);
         return PN_STATE_NONE;
     }
     if (index_room(a, &a->state_index, &a->state_bits, a->n_states, state_hash, e)) return PN_STATE_NONE;
-    uint32_t mask = (1u << a->state_bits) - 1, at = places_hash(a->next, n, a->may_end, a->unknown) >> (32 - a->state_bits);
+    uint32_t mask = (1u << a->state_bits) - 1, at = places_hash(a->next, n, a->may_end) >> (32 - a->state_bits);
     for (; a->state_index[at]; at = (at + 1) & mask) {
         const struct pn_state *s = &a->states[a->state_index[at]];
-        if (s->n == n && s->may_end == a->may_end && s->unknown == a->unknown && memcmp(a->places + s->at, a->next, n * sizeof *a->next) == 0)
+        if (s->n == n && s->may_end == a->may_end && memcmp(a->places + s->at, a->next, n * sizeof *a->next) == 0)
             return a->state_index[at];
     }
     if (room(a, &a->states, &a->cap_states, a->n_states, 1, sizeof *a->states, e)) return PN_STATE_NONE;
     if (room(a, &a->places, &a->cap_places, a->n_places, n, sizeof *a->places, e)) return PN_STATE_NONE;
     if (n > 0) memcpy(a->places + a->n_places, a->next, n * sizeof *a->next);
-    a->states[a->n_states] = (struct pn_state){ .at = a->n_places, .n = n, .row = PN_STATE_NONE, .may_end = a->may_end, .unknown = a->unknown };
+    a->states[a->n_states] = (struct pn_state){ .at = a->n_places, .n = n, .row = PN_STATE_NONE, .may_end = a->may_end };
     a->n_places += n;
     return a->state_index[at] = a->n_states++;
 }
@@ -276,10 +282,11 @@ uint32_t pn_pda_step(struct pn_pda *a, uint32_t state, uint8_t byte, struct fo_e
 }
 
 /* --- coming, keeping, going -------------------------------------------------------------------- */
-int pn_pda_new(const struct pn_program *p, size_t soft_bytes, size_t hard_bytes, struct pn_pda **ret, struct fo_err *e) {
+int pn_pda_new(const struct pn_program *p, uint32_t horizon, size_t soft_bytes, size_t hard_bytes, struct pn_pda **ret, struct fo_err *e) {
     struct pn_pda *a = calloc(1, sizeof *a);
     if (!a) return fo_fail(e, FO_ENOMEM, "no memory for following a grammar");
     a->p = p;
+    a->horizon = horizon;
     a->soft_bytes = a->full_bytes = soft_bytes;
     a->hard_bytes = hard_bytes;
     if (room(a, &a->frames, &a->cap_frames, 0, 1, sizeof *a->frames, e) || room(a, &a->states, &a->cap_states, 0, 1, sizeof *a->states, e)) {
@@ -311,35 +318,28 @@ void pn_pda_free(struct pn_pda *a) {
     free(a);
 }
 
-/* A counter that cannot come to one of its bounds within n rounds is as good as any other such. */
-static uint32_t far_count(const struct pn_loop *l, uint32_t count, uint32_t n) {
-    if (count < l->min) return l->min - count > n ? 0 : count;
-    return l->max == PN_IR_INFINITE || l->max - count > n ? l->min : count;
-}
-
 /* A stack of `from` as one of `a`; see pn_pda_import. */
-static int import_stack(struct pn_pda *a, const struct pn_pda *from, uint32_t stack, uint32_t n_bytes, uint32_t n_frames, uint32_t *ret, struct fo_err *e) {
+static int import_stack(struct pn_pda *a, const struct pn_pda *from, uint32_t stack, uint32_t n_frames, uint32_t *ret, struct fo_err *e) {
     uint32_t list[PN_PDA_MAX_FRAMES], n = 0, top = 0;
     for (; stack && n < n_frames && n < PN_PDA_MAX_FRAMES; stack = from->frames[stack].below) list[n++] = stack;
     if (stack && push(a, 0, UNKNOWN, IS_UNKNOWN, &top, e)) return e->code;
     while (n-- > 0) {
         const struct pn_frame *f = &from->frames[list[n]];
         bool loop = f->what & IS_LOOP && f->what != UNKNOWN;
-        if (push(a, top, f->what, loop ? far_count(&a->p->loops[f->what & ~IS_LOOP], f->count, n_bytes) : f->count, &top, e)) return e->code;
+        if (push(a, top, f->what, loop ? far_count(&a->p->loops[f->what & ~IS_LOOP], f->count, a->horizon) : f->count, &top, e)) return e->code;
     }
     *ret = top;
     return 0;
 }
 
-uint32_t pn_pda_import(struct pn_pda *a, const struct pn_pda *from, uint32_t state, uint32_t n_bytes, uint32_t n_frames, struct fo_err *e) {
+uint32_t pn_pda_import(struct pn_pda *a, const struct pn_pda *from, uint32_t state, uint32_t n_frames, struct fo_err *e) {
     if (state == PN_STATE_DEAD) return PN_STATE_DEAD;
     const struct pn_state *s = &from->states[state];
     begin(a);
     a->may_end = s->may_end;
-    a->unknown = s->unknown;
     for (uint32_t i = 0; i < s->n; i++) {
         uint32_t stack;
-        if (import_stack(a, from, from->places[s->at + i].stack, n_bytes, n_frames, &stack, e)) return PN_STATE_NONE;
+        if (import_stack(a, from, from->places[s->at + i].stack, n_frames, &stack, e)) return PN_STATE_NONE;
         if (put(a, &a->next, &a->n_next, &a->cap_next, from->places[s->at + i].op, stack, e)) return PN_STATE_NONE;
     }
     return settle(a, e);
@@ -347,9 +347,9 @@ uint32_t pn_pda_import(struct pn_pda *a, const struct pn_pda *from, uint32_t sta
 
 int pn_pda_keep(struct pn_pda *a, uint32_t *states, uint32_t n, struct fo_err *e) {
     struct pn_pda *fresh;
-    if (pn_pda_new(a->p, a->soft_bytes, a->hard_bytes, &fresh, e)) return e->code;
+    if (pn_pda_new(a->p, a->horizon, a->soft_bytes, a->hard_bytes, &fresh, e)) return e->code;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t to = pn_pda_import(fresh, a, states[i], UINT32_MAX, UINT32_MAX, e);
+        uint32_t to = pn_pda_import(fresh, a, states[i], UINT32_MAX, e);
         if (to == PN_STATE_NONE) {
             pn_pda_free(fresh);
             return e->code;

@@ -20,6 +20,7 @@ enum {
 
 enum { PN_STATE_DEAD = 0 }; /* the text so far is none of the language's, however it goes on */
 #define PN_STATE_NONE UINT32_MAX
+#define PN_STATE_UNKNOWN (UINT32_MAX - 1) /* a way leads through a part of a stack that was left out (pn_pda_import) */
 
 struct pn_place {
     uint32_t op, stack; /* a PN_OP_BYTE; the frame on top, 0 = none */
@@ -36,7 +37,6 @@ struct pn_state {
     uint32_t at, n; /* places */
     uint32_t row;   /* into rows; PN_STATE_NONE = no step was made from here yet */
     bool may_end;   /* the text may end here */
-    bool unknown;   /* as below: a way leads through a part of a stack that was left out */
 };
 
 struct pn_pda_array {
@@ -46,6 +46,7 @@ struct pn_pda_array {
 
 struct pn_pda {
     const struct pn_program *p;
+    uint32_t horizon;
     struct pn_frame *frames; /* 0 is none */
     struct pn_place *places;
     struct pn_state *states;
@@ -61,8 +62,10 @@ struct pn_pda {
     bool may_end, unknown;
 };
 
-/* The program outlives it. It is full at soft_bytes, and a step that would take it past hard_bytes fails. */
-int pn_pda_new(const struct pn_program *p, size_t soft_bytes, size_t hard_bytes, struct pn_pda **ret, struct fo_err *e);
+/* The program outlives it. It is full at soft_bytes, and a step that would take it past hard_bytes fails. Counters that `horizon` more rounds
+ * cannot bring to one of their bounds stand where it is furthest from them: whoever follows no text for more than so many bytes sees no
+ * difference, and has far fewer states. UINT32_MAX: counters are exact. */
+int pn_pda_new(const struct pn_program *p, uint32_t horizon, size_t soft_bytes, size_t hard_bytes, struct pn_pda **ret, struct fo_err *e);
 void pn_pda_free(struct pn_pda *a); /* NULL is allowed */
 
 /* Where a text begins; PN_STATE_NONE with *e set: FO_ELIMIT (too many places, too much to walk, no room), FO_ENOMEM. */
@@ -81,8 +84,7 @@ static inline bool pn_pda_full(const struct pn_pda *a) {
 /* Forgets all but states[0..n), whose numbers become new ones. */
 int pn_pda_keep(struct pn_pda *a, uint32_t *states, uint32_t n, struct fo_err *e);
 
-/* The state of `from` as far as it decides about the next n_bytes bytes, as one of `a`, which runs the same program. Counters that n_bytes
- * more rounds cannot bring to one of their bounds stand where it is furthest from them; of a stack the n_frames frames on top count. States that
- * differ in the rest become one. A state from which a step leads below those frames is `unknown`: ask with more of them (n_frames of
- * PN_PDA_MAX_FRAMES leaves nothing out). */
-uint32_t pn_pda_import(struct pn_pda *a, const struct pn_pda *from, uint32_t state, uint32_t n_bytes, uint32_t n_frames, struct fo_err *e);
+/* The state of `from` as far as it decides about the next bytes, up to the horizon of `a`, which runs the same program: of each stack the
+ * n_frames frames on top. States that differ in the rest become one. A step that leads below those frames ends in PN_STATE_UNKNOWN: ask with
+ * more of them (n_frames of PN_PDA_MAX_FRAMES leaves nothing out). */
+uint32_t pn_pda_import(struct pn_pda *a, const struct pn_pda *from, uint32_t state, uint32_t n_frames, struct fo_err *e);

@@ -9,7 +9,7 @@
 #include "foundry/base/err.h"
 #include "foundry/tok.h"
 
-enum { MAX_TOKEN_BYTES = 4095 /* what is longer is never allowed: a page of spaces, at most */ };
+enum { MAX_TOKEN_BYTES = 4095 /* what is longer is never allowed: a page of spaces, at most */, MANY_BELOW = 64 };
 
 static int by_bytes(const void *x, const void *y, void *ctx) {
     const struct pn_tokens *v = ctx;
@@ -21,29 +21,55 @@ static int by_bytes(const void *x, const void *y, void *ctx) {
     return a < b ? -1 : a > b;
 }
 
-/* How many nodes the sorted tokens make; with `fill` the nodes too. */
-static uint32_t make_nodes(struct pn_tokens *v, bool fill) {
+static uint32_t no_id(const struct pn_tokens *v) {
+    return ((uint32_t)v->n_vocab + 63) / 64 * 64;
+}
+
+/* How many nodes and twins the sorted tokens make; with `fill` they are made. */
+static void make_nodes(struct pn_tokens *v, bool fill) {
     uint32_t n = 0, open[MAX_TOKEN_BYTES + 1], depth = 0; /* open: the nodes of the token before */
+    v->n_twins = 0;
     for (uint32_t i = 0; i < v->n_ids; i++) {
         const char *text = v->text + v->text_at[v->ids[i]], *before = i ? v->text + v->text_at[v->ids[i - 1]] : "";
         uint32_t len = v->text_at[v->ids[i] + 1] - v->text_at[v->ids[i]], same = 0;
         while (same < depth && same < len && text[same] == before[same]) same++;
+        if (same == len) { /* and so is all of the token before: a longer one comes later */
+            if (fill) v->twins[v->n_twins][0] = v->ids[i], v->twins[v->n_twins][1] = v->ids[i - 1];
+            v->n_twins++;
+            continue;
+        }
         while (fill && depth > same) v->nodes[open[--depth]].skip = n;
         depth = same;
         for (; depth < len; depth++, n++) {
             open[depth] = n;
-            if (fill) v->nodes[n] = (struct pn_token_node){ .tokens = i, .depth = (uint16_t)(depth + 1), .byte = (uint8_t)text[depth] };
+            if (fill)
+                v->nodes[n] = (struct pn_token_node){ .id = depth + 1 == len ? (uint32_t)v->ids[i] : no_id(v), .depth = (uint16_t)(depth + 1),
+                                                      .byte = (uint8_t)text[depth] };
         }
     }
-    if (!fill) return n;
-    while (depth > 0) v->nodes[open[--depth]].skip = n;
-    v->nodes[n] = (struct pn_token_node){ .skip = n, .tokens = v->n_ids };
-    return n;
+    while (fill && depth > 0) v->nodes[open[--depth]].skip = n;
+    v->n_nodes = n;
+}
+
+/* Notes what stands below the nodes that have much below them; how many there are, or with `fill` what. */
+static void make_below(struct pn_tokens *v, bool fill) {
+    v->n_below = 1;
+    for (uint32_t i = 0; i < v->n_nodes; i++) {
+        struct pn_token_node *node = &v->nodes[i];
+        if (node->skip - i < MANY_BELOW) continue;
+        if (fill) {
+            node->below = v->n_below;
+            for (uint32_t k = i + 1; k < node->skip; k++) v->below[v->n_below][v->nodes[k].byte >> 6] |= 1ULL << (v->nodes[k].byte & 63);
+        }
+        v->n_below++;
+    }
 }
 
 void pn_tokens_free(struct pn_tokens *v) {
     if (!v) return;
     free(v->nodes);
+    free(v->below);
+    free(v->twins);
     free(v->ids);
     free(v->ends);
     free(v->text_at);
@@ -78,7 +104,6 @@ int pn_tokens_new(const struct fo_tok *t, struct pn_tokens **ret, struct fo_err 
         v->text_at[id + 1] = (uint32_t)text.len;
         if (text.len == before) continue;
         v->ids[v->n_ids++] = id;
-        v->first_bytes[(uint8_t)text.data[before] >> 6] |= 1ULL << ((uint8_t)text.data[before] & 63);
         if (text.len - before > v->longest) v->longest = (uint32_t)(text.len - before);
     }
     bool failed = text.failed;
@@ -87,11 +112,16 @@ int pn_tokens_new(const struct fo_tok *t, struct pn_tokens **ret, struct fo_err 
     fo_buf_done(&text);
     if (failed) return fail_memory(v, e);
     if (v->n_ids > 1) qsort_r(v->ids, v->n_ids, sizeof *v->ids, by_bytes, v);
-    v->n_nodes = make_nodes(v, false);
+    make_nodes(v, false);
     v->nodes = malloc(((size_t)v->n_nodes + 1) * sizeof *v->nodes);
-    if (!v->nodes) return fail_memory(v, e);
+    v->twins = malloc(((size_t)v->n_twins + 1) * sizeof *v->twins);
+    if (!v->nodes || !v->twins) return fail_memory(v, e);
     make_nodes(v, true);
-    v->bytes += ((size_t)v->n_nodes + 1) * sizeof *v->nodes;
+    make_below(v, false);
+    v->below = calloc(v->n_below, sizeof *v->below);
+    if (!v->below) return fail_memory(v, e);
+    make_below(v, true);
+    v->bytes += ((size_t)v->n_nodes + 1) * sizeof *v->nodes + ((size_t)v->n_twins + 1) * sizeof *v->twins + v->n_below * sizeof *v->below;
     *ret = v;
     return 0;
 }

@@ -40,7 +40,7 @@ static struct pn_program *program(int kind, const char *text) {
 static int runs(const struct pn_program *p, const char *text, size_t n) {
     struct pn_pda *a;
     struct fo_err e = { 0 };
-    assert_int_equal(pn_pda_new(p, 1 << 18, 1 << 24, &a, &e), 0);
+    assert_int_equal(pn_pda_new(p, UINT32_MAX, 1 << 18, 1 << 24, &a, &e), 0);
     uint32_t s = pn_pda_start(a, &e);
     for (size_t i = 0; i < n && s != PN_STATE_NONE && s != PN_STATE_DEAD; i++) {
         if (pn_pda_full(a)) assert_int_equal(pn_pda_keep(a, &s, 1, &e), 0);
@@ -289,7 +289,7 @@ static void hostile_grammars_end_soon(void **state) {
         int rc = compile(GBNF, text, n, &p, &e);
         if (rc == 0) {
             struct pn_pda *a;
-            assert_int_equal(pn_pda_new(p, 1 << 18, 1 << 24, &a, &e), 0);
+            assert_int_equal(pn_pda_new(p, UINT32_MAX, 1 << 18, 1 << 24, &a, &e), 0);
             uint32_t s = pn_pda_start(a, &e);
             for (int i = 0; i < 50 && s != PN_STATE_NONE && s != PN_STATE_DEAD; i++) s = pn_pda_step(a, s, 'a', &e);
             if (s == PN_STATE_NONE) assert_int_equal(e.code, FO_ELIMIT);
@@ -312,7 +312,7 @@ static void runs_out_of_memory_cleanly(void **state) {
             struct fo_err e = { 0 };
             test_fail_alloc(n);
             int rc = compile(kind, kind == REGEX ? regex : gbnf, kind == REGEX ? sizeof regex - 1 : sizeof gbnf - 1, &p, &e);
-            if (rc == 0) rc = pn_pda_new(p, 1 << 12, 1 << 24, &a, &e);
+            if (rc == 0) rc = pn_pda_new(p, UINT32_MAX, 1 << 12, 1 << 24, &a, &e);
             uint32_t s = rc == 0 ? pn_pda_start(a, &e) : PN_STATE_NONE;
             for (int i = 0; i < 40 && s != PN_STATE_NONE && s != PN_STATE_DEAD; i++) {
                 if (pn_pda_full(a) && pn_pda_keep(a, &s, 1, &e)) s = PN_STATE_NONE;
