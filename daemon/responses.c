@@ -104,8 +104,13 @@ static void end(const struct pd_answer *a, const struct pn_usage *usage, const s
     fo_buf_puts(out, choice && strcmp(choice, "none") == 0 ? ",\"tool_choice\":\"none\"" : ",\"tool_choice\":\"auto\"");
     if (p->has_max_tokens) fo_buf_printf(out, ",\"max_output_tokens\":%lld", (long long)p->max_tokens);
     else fo_buf_puts(out, ",\"max_output_tokens\":null");
-    fo_buf_puts(out, ",\"previous_response_id\":null,\"reasoning\":{\"effort\":null,\"summary\":null},\"service_tier\":\"default\",\"store\":false,"
-                     "\"text\":{\"format\":{\"type\":\"text\"}},\"truncation\":\"disabled\"");
+    fo_buf_puts(out, ",\"previous_response_id\":null,\"reasoning\":{\"effort\":null,\"summary\":null},\"service_tier\":\"default\",\"store\":false,\"text\":{\"format\":");
+    const json_t *format = json_object_get(json_object_get(p->root, "text"), "format");
+    char *held = json_is_object(format) ? json_dumps(format, JSON_COMPACT) : NULL;
+    if (json_is_object(format) && !held) out->failed = true;
+    fo_buf_puts(out, held ? held : "{\"type\":\"text\"}");
+    free(held);
+    fo_buf_puts(out, "},\"truncation\":\"disabled\"");
     fo_buf_printf(out, ",\"temperature\":%.7g,\"top_p\":%.7g,\"top_logprobs\":%d,\"usage\":", (double)p->sampling.temperature, (double)p->sampling.top_p, p->n_top > 0 ? (int)p->n_top : 0);
     if (usage) put_usage(usage, out);
     else fo_buf_puts(out, "null");

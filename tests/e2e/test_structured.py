@@ -72,6 +72,12 @@ def test_json_object_is_json_or_cut_at_max_tokens_and_never_repaired(served, api
     assert ends, ends
 
 
+def test_a_response_says_what_it_was_held_to(served):
+    for form in ({"type": "text"}, {"type": "json_object"}):
+        assert served.post(PATHS["responses"], body("responses", {**COLD, "max_tokens": 2, "text": {"format": form}})).json["text"] == {"format": form}
+    assert served.post(PATHS["responses"], body("responses", {**COLD, "max_tokens": 2})).json["text"] == {"format": {"type": "text"}}
+
+
 def test_streamed_and_unstreamed_answers_are_equal(served):
     fields = {**HOT, "grammar": JSON_LIST, "n": 3}
     whole = served.post(PATHS["chat"], body("chat", fields)).json["choices"]
