@@ -88,11 +88,11 @@ int pn_front_push(struct pn_front *f, uint32_t node) {
 uint32_t pn_front_seq(struct pn_front *f, size_t from) {
     size_t n = f->n_nodes - from;
     f->n_nodes = from;
-    return pn_ir_seq(f->ir, f->nodes + from, n);
+    return n == 0 ? pn_ir_empty(f->ir) : pn_ir_seq(f->ir, f->nodes + from, n);
 }
 
 uint32_t pn_front_alt(struct pn_front *f, size_t from) {
     size_t n = f->n_nodes - from;
     f->n_nodes = from;
-    return pn_ir_alt(f->ir, f->nodes + from, n);
+    return n == 0 ? pn_ir_never(f->ir) : pn_ir_alt(f->ir, f->nodes + from, n);
 }

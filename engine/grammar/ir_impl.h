@@ -47,8 +47,9 @@ static inline const struct pn_ir_node *pn_ir_node_at(const struct pn_ir *ir, uin
 static inline const struct pn_ir_rule *pn_ir_rule_at(const struct pn_ir *ir, uint32_t i) {
     return (const struct pn_ir_rule *)ir->rules.at + i;
 }
-static inline const uint32_t *pn_ir_parts_at(const struct pn_ir *ir, uint32_t i) {
-    return (const uint32_t *)ir->parts.at + i;
+/* Of a SEQ or an ALT; NULL for others. */
+static inline const uint32_t *pn_ir_parts_of(const struct pn_ir *ir, const struct pn_ir_node *d) {
+    return d->kind == PN_IR_SEQ || d->kind == PN_IR_ALT ? (const uint32_t *)ir->parts.at + d->at : NULL;
 }
 static inline const uint64_t *pn_ir_set_at(const struct pn_ir *ir, uint32_t i) {
     return (const uint64_t *)ir->sets.at + (size_t)i * 4;

@@ -47,7 +47,7 @@ static int users_new(const struct pn_ir *ir, struct users *ret, struct fo_err *e
     for (int fill = 0; fill < 2; fill++) { /* counts, then places */
         for (uint32_t i = 0; i < n; i++) {
             const struct pn_ir_node *d = pn_ir_node_at(ir, i);
-            const uint32_t *parts = pn_ir_parts_at(ir, d->at);
+            const uint32_t *parts = pn_ir_parts_of(ir, d);
             uint32_t one = d->kind == PN_IR_REPEAT ? d->at : d->kind == PN_IR_REF ? pn_ir_rule_at(ir, d->at)->node : 0;
             uint32_t n_parts = d->kind == PN_IR_SEQ || d->kind == PN_IR_ALT ? d->n : one != 0;
             for (uint32_t k = 0; k < n_parts; k++) {
@@ -122,7 +122,7 @@ static int check_rules(const struct compiler *c) {
             struct step *s = &way[n - 1];
             const struct pn_ir_node *d = pn_ir_node_at(ir, s->node);
             uint32_t next = 0, n_parts = d->kind == PN_IR_SEQ || d->kind == PN_IR_ALT ? d->n : d->kind == PN_IR_REPEAT || d->kind == PN_IR_REF;
-            const uint32_t *parts = pn_ir_parts_at(ir, d->at);
+            const uint32_t *parts = pn_ir_parts_of(ir, d);
             bool more = s->part < n_parts && !(d->kind == PN_IR_SEQ && s->part > 0 && !c->nullable[parts[s->part - 1]]);
             if (!more) {
                 seen[s->node] = 2;
@@ -218,7 +218,7 @@ static uint32_t emit_literal(struct compiler *c, const struct pn_ir_node *d, uin
 }
 
 static uint32_t emit_seq(struct compiler *c, const struct pn_ir_node *d, uint32_t next, bool full) {
-    const uint32_t *parts = pn_ir_parts_at(c->ir, d->at);
+    const uint32_t *parts = pn_ir_parts_of(c->ir, d);
     if (full) {
         for (uint32_t i = d->n; i-- > 0 && next != NONE;) next = emit(c, parts[i], next, true);
         return next;
@@ -236,7 +236,7 @@ static uint32_t emit_alt(struct compiler *c, const struct pn_ir_node *d, uint32_
     if (split == NONE) return NONE;
     uint32_t at = c->p->ops[split].a;
     for (uint32_t i = 0; i < d->n; i++) {
-        uint32_t to = emit(c, pn_ir_parts_at(c->ir, d->at)[i], next, full);
+        uint32_t to = emit(c, pn_ir_parts_of(c->ir, d)[i], next, full);
         if (to == NONE) return NONE;
         if (to != PC_FAIL) c->p->targets[at + n++] = to;
     }

@@ -36,7 +36,7 @@ static int by_size(const void *x, const void *y) {
     return a < b ? -1 : a > b;
 }
 
-static void die(const struct fo_err *e) {
+static _Noreturn void die(const struct fo_err *e) {
     fprintf(stderr, "%s\n", e->msg);
     exit(1);
 }

@@ -138,6 +138,42 @@ static void expressions_let_through_their_language_and_nothing_else(void **state
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) hold(&table[i]);
 }
 
+/* tests/gen/regex_cases.py says what Python's re makes of random expressions. */
+static void expressions_mean_what_pythons_re_means(void **state) {
+    (void)state;
+    char line[4096];
+    FILE *f = fopen("tests/data/regex.txt", "r");
+    int n_lines = 0, n_texts = 0;
+    assert_non_null(f);
+    for (; fgets(line, sizeof line, f); n_lines++) {
+        char *field[4], *save = NULL, *at = line;
+        for (int i = 0; i < 4; i++) {
+            field[i] = at;
+            at += strcspn(at, "\t\n");
+            *at++ = '\0';
+        }
+        struct pn_ir *ir;
+        struct pn_program *p = NULL;
+        struct fo_err e = { 0 };
+        uint32_t node = 0, rule;
+        assert_int_equal(pn_ir_new(&ir, &e), 0);
+        if (pn_regex_node(ir, field[1], strlen(field[1]), field[0][0] == 'w', NULL, &node, &e)) fail_msg("%s: %s", field[1], e.msg);
+        rule = pn_ir_rule(ir, "r", 1, 0, 0);
+        pn_ir_define(ir, rule, node);
+        pn_ir_root(ir, rule);
+        if (pn_program_new(ir, &p, &e)) fail_msg("%s: %s", field[1], e.msg);
+        pn_ir_free(ir);
+        for (int side = 2; side < 4; side++)
+            for (char *w = strtok_r(field[side], " ", &save); w; w = strtok_r(NULL, " ", &save), n_texts++) {
+                if (strcmp(w, "~") == 0) w[0] = '\0';
+                if ((runs(p, w, strlen(w)) == 1) != (side == 2)) fail_msg("%s %s: '%s' %s", field[0], field[1], w, side == 2 ? "is refused" : "is let through");
+            }
+        pn_program_free(p);
+    }
+    fclose(f);
+    assert_true(n_lines == 1500 && n_texts > 10000);
+}
+
 static void a_count_of_a_million_is_exact_and_costs_what_three_costs(void **state) {
     (void)state;
     struct pn_program *small = program(GBNF, "root ::= [ab]{2,3} \"c\""), *big = program(GBNF, "root ::= [ab]{999999,1000000} \"c\"");
@@ -334,6 +370,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gbnf_lets_through_its_language_and_nothing_else),
         cmocka_unit_test(expressions_let_through_their_language_and_nothing_else),
+        cmocka_unit_test(expressions_mean_what_pythons_re_means),
         cmocka_unit_test(a_count_of_a_million_is_exact_and_costs_what_three_costs),
         cmocka_unit_test(what_nests_deeper_than_the_limit_is_not_of_the_language),
         cmocka_unit_test(what_does_not_parse_is_refused_with_its_place),

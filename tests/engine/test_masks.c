@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/grammar/gbnf.h"
 #include "engine/grammar/grammar.h"
@@ -43,7 +44,7 @@ static void close_vocabulary(struct vocabulary *v) {
 
 static struct pn_program *program(enum pn_grammar_kind kind, const char *text) {
     struct pn_ir *ir;
-    struct pn_program *p;
+    struct pn_program *p = NULL;
     struct fo_err e;
     if (pn_ir_new(&ir, &e) || (kind == PN_GRAMMAR_REGEX ? pn_regex_build : pn_gbnf_build)(ir, text, strlen(text), &e) || pn_program_new(ir, &p, &e)) fail_msg("%s", e.msg);
     pn_ir_free(ir);
@@ -121,6 +122,71 @@ static void a_mask_is_every_token_tried_alone(void **state) {
 static void and_so_it_is_on_a_real_vocabulary(void **state) {
     (void)state;
     hold("smollm2-real", 17);
+}
+
+/* CPU time, so that a busy machine fails nothing. */
+static double cpu_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static void hostile_grammars_cost_no_step_a_second(void **state) {
+    (void)state;
+    struct vocabulary voc;
+    struct pn_grammars *all;
+    struct fo_err e = { 0 };
+    open_vocabulary("smollm2-real", &voc);
+    assert_int_equal(pn_grammars_new(voc.tok, &all, &e), 0);
+    uint32_t n = (uint32_t)fo_tok_n_vocab(voc.tok);
+    float *logits = malloc(n * sizeof *logits);
+    char *text = malloc(1 << 16);
+    for (int kind = 0; kind < 6; kind++) {
+        struct pn_grammar *g;
+        struct pn_grammar_run *r = NULL;
+        int len = 0;
+        if (kind == 0) { /* exponentially many stacks */
+            len = sprintf(text, "root ::= r0\n");
+            for (int i = 0; i < 60; i++) len += sprintf(text + len, "r%d ::= r%d [a-z ]{0,9} | r%d [a-y ]{0,8} \"z\"?\n", i, i + 1, i + 1);
+            len += sprintf(text + len, "r60 ::= [a-z ]{1,9}");
+        } else if (kind == 1) /* as many counts as letters */
+            len = sprintf(text, "root ::= ( [a-z ]{1,3} | \"a\" ){1,4000}");
+        else if (kind == 2) /* pairs of counts */
+            len = sprintf(text, "root ::= ( ( [a-z ]{1,40} ){1,40} ){1,40}");
+        else if (kind == 3) /* each letter nests, in two ways */
+            len = sprintf(text, "root ::= [a-z ] root [a-z ] | [a-y ] root [b-z ] | \"\"");
+        else if (kind == 4) /* a state of its own for each text */
+            len = sprintf(text, "root ::= ( [a-m ] x | [n-z] y )\nx ::= root \"0\" | \"1\"\ny ::= root \"1\" | \"0\"");
+        else /* many alternatives at once */
+            for (int i = 0; i < 4000; i++) len += sprintf(text + len, "%s\"%c%d\"", i ? " | " : "root ::= ", 'a' + i % 26, i * 7919 % 100003);
+        double from = cpu_ms();
+        int rc = pn_grammars_get(all, PN_GRAMMAR_GBNF, text, (size_t)len, &g, &e);
+        double most = cpu_ms() - from;
+        if (rc != 0) fail_msg("kind %d: %s", kind, e.msg);
+        rc = pn_grammar_run_new(g, &r, &e);
+        for (int step = 0; step < 40 && rc == 0; step++) {
+            bool over = false;
+            for (uint32_t i = 0; i < n; i++) logits[i] = 1;
+            from = cpu_ms();
+            rc = pn_grammar_run_mask(r, true, logits, n, &over, &e);
+            int32_t id = -1;
+            for (uint32_t i = 0; i < n && rc == 0 && id < 0; i++)
+                if (logits[(i * 977 + (uint32_t)step * 31) % n] == 1) id = (int32_t)((i * 977 + (uint32_t)step * 31) % n);
+            if (rc == 0 && (over || id < 0)) break;
+            if (rc == 0) rc = pn_grammar_run_accept(r, id, &over, &e);
+            if (cpu_ms() - from > most) most = cpu_ms() - from;
+            if (over) break;
+        }
+        if (rc != 0) assert_int_equal(rc, FO_ELIMIT);
+        print_message("kind %d: at most %.0f ms%s%s\n", kind, most, rc ? ", then: " : "", rc ? e.msg : "");
+        if (most > 1000) fail_msg("kind %d took %.0f ms", kind, most);
+        if (r) pn_grammar_run_free(r);
+        pn_grammar_put(g);
+    }
+    free(text);
+    free(logits);
+    pn_grammars_free(all);
+    close_vocabulary(&voc);
 }
 
 /* Everything that a grammar holds, with these logits. */
@@ -329,6 +395,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mask_is_every_token_tried_alone),
         cmocka_unit_test(and_so_it_is_on_a_real_vocabulary),
+        cmocka_unit_test(hostile_grammars_cost_no_step_a_second),
         cmocka_unit_test(end_tokens_may_come_exactly_where_the_text_may_end),
         cmocka_unit_test(a_vocabulary_that_lacks_bytes_is_an_error_and_never_lets_anything_through),
         cmocka_unit_test(one_text_is_compiled_once_however_many_ask),
