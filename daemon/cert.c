@@ -131,19 +131,38 @@ bool pd_cert_look(struct pd_app *app, bool now) {
     return was.ok != c->state.ok || was.reason != c->state.reason || strcmp(was.message, c->state.message) != 0;
 }
 
+/* The two paths in heap memory; NULL where the manifest has no `tls`. */
+static int resolve(const struct cf_server *s, const char *dir, char *ret[2], struct fo_err *e) {
+    ret[0] = s->tls_cert ? pd_resolve(dir, s->tls_cert) : NULL;
+    ret[1] = s->tls_cert ? pd_resolve(dir, s->tls_key) : NULL;
+    return s->tls_cert && (!ret[0] || !ret[1]) ? fo_fail(e, FO_ENOMEM, "no memory for a path") : FO_OK;
+}
+
+int pd_cert_check(const struct cf_manifest *m, const char *dir, struct fo_err *e) {
+    struct pd_cert *c;
+    char *paths[2];
+    bool is_new;
+    if (pd_cert_new(&c, e)) return e->code;
+    int code = resolve(&m->server, dir, paths, e);
+    if (code == FO_OK && paths[0]) code = load(c, paths, &is_new, e);
+    free(paths[0]);
+    free(paths[1]);
+    pd_cert_free(c);
+    return code;
+}
+
 static bool same_text(const char *a, const char *b) {
     return a && b && strcmp(a, b) == 0;
 }
 
 int pd_cert_use(struct pd_app *app, const struct cf_manifest *m, const char *dir, struct fo_err *e) {
     struct pd_cert *c = app->cert;
-    const struct cf_server *s = &m->server;
-    char *paths[2] = { s->tls_cert ? pd_resolve(dir, s->tls_cert) : NULL, s->tls_cert ? pd_resolve(dir, s->tls_key) : NULL };
-    int code = s->tls_cert && (!paths[0] || !paths[1]) ? fo_fail(e, FO_ENOMEM, "no memory for a path") : FO_OK;
+    char *paths[2];
+    int code = resolve(&m->server, dir, paths, e);
     bool is_new = false, same = same_text(paths[0], c->paths[0]) && same_text(paths[1], c->paths[1]);
     if (code == FO_OK && same) {
         pd_cert_look(app, true);
-    } else if (code == FO_OK && s->tls_cert) {
+    } else if (code == FO_OK && paths[0]) {
         struct pd_watch before[2] = { c->watches[0], c->watches[1] };
         code = load(c, paths, &is_new, e);
         if (code) memcpy(c->watches, before, sizeof before);

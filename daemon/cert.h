@@ -18,6 +18,9 @@ struct pd_tls *pd_cert_tls(struct pd_cert *c);
  * then. Otherwise that one stays in force, and pd_cert_state and an event say so. */
 int pd_cert_use(struct pd_app *app, const struct cf_manifest *m, const char *dir, struct fo_err *e);
 
+/* What pd_cert_use would say of the manifest's files at a start, of a manifest that may never be used. */
+int pd_cert_check(const struct cf_manifest *m, const char *dir, struct fo_err *e);
+
 /* Looks whether the files have changed (once a second at most, at once when `now`) and reads them then; and whether the certificate has
  * expired. True = the state has changed. */
 bool pd_cert_look(struct pd_app *app, bool now);

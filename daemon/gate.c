@@ -163,6 +163,22 @@ bool pd_gate_look(struct pd_app *app, bool now) {
     return (now || !g->state.ok || pd_watch_changed(&g->watch, g->path)) && read_file(app);
 }
 
+int pd_gate_check(const struct cf_manifest *m, const char *dir, struct fo_err *e) {
+    struct pd_keys *keys = NULL;
+    char *path, *text = NULL;
+    size_t len;
+    if (!m->server.api_keys_file) return FO_OK;
+    path = pd_resolve(dir, m->server.api_keys_file);
+    int code = path ? FO_OK : fo_fail(e, FO_ENOMEM, "no memory for a path");
+    if (code == FO_OK) code = fo_file_read(path, PD_MAX_KEYS_BYTES, &text, &len, e);
+    if (code == FO_OK) code = pd_keys_parse(path, text, len, &keys, e);
+    if (code) fo_wrap(e, "server.api_keys_file");
+    pd_keys_put(keys);
+    free(text);
+    free(path);
+    return code;
+}
+
 int pd_gate_may_use(struct pd_app *app, const struct cf_manifest *m, struct fo_err *e) {
     const char *outside = pd_http_outside(app->http);
     if (!outside || m->server.api_keys_file || m->server.insecure) return FO_OK;

@@ -26,6 +26,9 @@ int pd_gate_may_use(struct pd_app *app, const struct cf_manifest *m, struct fo_e
  * say so. FO_ENOMEM: the rules before stay. */
 int pd_gate_use(struct pd_app *app, struct pd_counted_manifest *m, const char *dir, struct fo_err *e);
 
+/* What pd_gate_use would find wrong with the manifest's file of keys. FO_OK when it names none. */
+int pd_gate_check(const struct cf_manifest *m, const char *dir, struct fo_err *e);
+
 /* Looks whether the file of keys has changed (one stat a second at most, at once when `now`) and reads it then. True = what pd_gate_keys
  * says has changed. */
 bool pd_gate_look(struct pd_app *app, bool now);

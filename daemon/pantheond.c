@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "config/manifest.h"
+#include "daemon/cert.h"
+#include "daemon/gate.h"
 #include "daemon/log.h"
 #include "daemon/serve.h"
 #include "daemon/source.h"
@@ -25,7 +27,7 @@ static void help(FILE *to) {
           "Serves the models that the manifest declares over an OpenAI-compatible HTTP API.\n"
           "\n"
           "  --config FILE      the manifest; default " DEFAULT_CONFIG "\n"
-          "  --check-config     check the manifest, print every mistake, exit 0 or 1\n"
+          "  --check-config     check the manifest, its certificate and its keys, print every mistake, exit 0 or 1\n"
           "  --log debug=AREAS  debug notes of some areas (http,reconcile,sched) or of all\n"
           "  --log-format json  the log as one JSON object a line; text (the default) is key=value\n"
           "  --version          version and build\n"
@@ -36,6 +38,17 @@ static void help(FILE *to) {
           "With a bad manifest at start the last accepted one serves (kept in STATE_DIRECTORY or /var/lib/pantheon).\n"
           "PANTHEON_BACKOFF_MS: first wait after a load that failed (10000), doubled each time up to 30 times that.\n",
           to);
+}
+
+/* --check-config: also of the files that a start reads. */
+static int check_files(const char *config, const char *dir, const struct cf_manifest *m) {
+    struct fo_err e;
+    int n = 0;
+    if (pd_cert_check(m, dir, &e)) n = fprintf(stderr, "%s: %s\n", config, e.msg);
+    if (pd_gate_check(m, dir, &e)) n = fprintf(stderr, "%s: %s; nobody would be let in\n", config, e.msg);
+    if (n) return 1;
+    printf("%s: good, %zu model%s\n", config, m->n_models, m->n_models == 1 ? "" : "s");
+    return 0;
 }
 
 /* The file, or, when it is bad, the copy of the last good one: *ret_generation is what that was accepted as. False = neither. On
@@ -121,17 +134,19 @@ int main(int argc, char **argv) {
         if (strcmp(config, DEFAULT_CONFIG) == 0 && access(config, F_OK) != 0) fprintf(stderr, "pantheond: another manifest is named with --config FILE\n");
         return check ? 1 : PD_BAD_MANIFEST;
     }
+    char *copy = strdup(config), *slash = copy ? strrchr(copy, '/') : NULL;
+    if (slash) *slash = '\0';
+    const char *dir = slash ? (*copy ? copy : "/") : NULL;
     if (check) {
-        printf("%s: good, %zu model%s\n", config, r.manifest->n_models, r.manifest->n_models == 1 ? "" : "s");
+        int status = check_files(config, dir, r.manifest);
+        free(copy);
         pd_reading_done(&r);
-        return 0;
+        return status;
     }
     pd_log_open(areas, json);
-    char *dir = strdup(config), *slash = dir ? strrchr(dir, '/') : NULL;
-    if (slash) *slash = '\0';
-    struct pd_serve_opts opts = { .config = config, .dir = slash ? (*dir ? dir : "/") : NULL, .state_dir = state_dir, .generation = generation, .bad_report = report };
+    struct pd_serve_opts opts = { .config = config, .dir = dir, .state_dir = state_dir, .generation = generation, .bad_report = report };
     int status = pd_serve(&r, &opts);
-    free(dir);
+    free(copy);
     free(report);
     pd_reading_done(&r);
     return status;
