@@ -53,7 +53,7 @@ static bool add_part(const json_t *part, const char *path, json_t *to, struct pd
     char at[PATH_BYTES];
     join(at, path, "type");
     if (!json_is_object(part)) return wrong(x, path, "an object");
-    const char *type = json_string_value(json_object_get(part, "type"));
+    const char *type = pd_json_word(json_object_get(part, "type"));
     if (!type) return wrong(x, at, "a text");
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         if (strcmp(type, texts[i].type) != 0) continue;
@@ -117,7 +117,7 @@ static bool end_thought(struct reader *r, json_t **ret) {
 static bool add_message(struct reader *r, const json_t *item, const char *path) {
     static const char *const roles[] = { "assistant", "user", "system", "developer" };
     char at[PATH_BYTES];
-    const char *role = json_string_value(json_object_get(item, "role"));
+    const char *role = pd_json_word(json_object_get(item, "role"));
     join(at, path, "role");
     if (!role) return wrong(r->x, at, "a text");
     size_t k = 0;
@@ -147,7 +147,7 @@ static bool add_reasoning(struct reader *r, const json_t *item, const char *path
         join_index(part, at, i);
         join(type_at, part, "type");
         if (!json_is_object(p)) return wrong(r->x, part, "an object");
-        const char *type = json_string_value(json_object_get(p, "type"));
+        const char *type = pd_json_word(json_object_get(p, "type"));
         if (!type) return wrong(r->x, type_at, "a text");
         if (strcmp(type, "reasoning_text") != 0) return pd_error_set(r->x, PD_ERR_VALUE, type_at, "'%s' must be reasoning_text.", type_at);
         const json_t *text = text_of(p, "text", part, r->x);
@@ -202,7 +202,7 @@ static bool add_item(struct reader *r, const json_t *item, const char *path) {
     char at[PATH_BYTES];
     if (!json_is_object(item)) return wrong(r->x, path, "an object");
     const json_t *v = json_object_get(item, "type");
-    const char *type = v && !json_is_null(v) ? json_string_value(v) : "message"; /* the short form of a message has none */
+    const char *type = v && !json_is_null(v) ? pd_json_word(v) : "message"; /* the short form of a message has none */
     join(at, path, "type");
     if (!type) return wrong(r->x, at, "a text");
     for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)

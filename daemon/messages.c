@@ -32,7 +32,7 @@ static bool check_part(json_t *part, const char *path, struct pd_error *x) {
     char at[PATH_BYTES];
     join(at, path, "type");
     if (!json_is_object(part)) return wrong(x, path, "an object");
-    const char *type = json_string_value(json_object_get(part, "type"));
+    const char *type = pd_json_word(json_object_get(part, "type"));
     if (!type) return wrong(x, at, "a text");
     if (strcmp(type, "text") == 0) return check_text(part, "text", path, true, x);
     if (strcmp(type, "refusal") == 0) {
@@ -66,7 +66,7 @@ static bool check_tool_calls(const json_t *calls, const char *path, struct pd_er
 static bool check_message(json_t *m, const char *path, struct pd_error *x) {
     char at[PATH_BYTES];
     if (!json_is_object(m)) return wrong(x, path, "an object");
-    const char *role = json_string_value(json_object_get(m, "role"));
+    const char *role = pd_json_word(json_object_get(m, "role"));
     join(at, path, "role");
     if (!role) return wrong(x, at, "a text");
     static const char *const roles[] = { "system", "developer", "user", "assistant", "tool" };

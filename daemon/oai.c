@@ -12,6 +12,7 @@
 
 #include "daemon/http.h"
 #include "daemon/log.h"
+#include "daemon/text.h"
 #include "engine/engine.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
@@ -110,12 +111,20 @@ static json_t *budget_object(const struct pd_error *x) {
                      "kv_bytes_available", (json_int_t)b->kv_bytes_available, "max_tokens_that_fit", (json_int_t)b->max_tokens_that_fit);
 }
 
+/* What a client wrote is quoted, and cut where it is long: what is no UTF-8 then becomes U+FFFD. NULL without memory. */
+static json_t *quoted(const char *text) {
+    struct fo_buf clean;
+    fo_buf_init(&clean, SIZE_MAX / 2);
+    pd_utf8_clean(text, strlen(text), &clean);
+    json_t *s = clean.failed ? NULL : json_stringn(fo_buf_str(&clean), clean.len);
+    fo_buf_done(&clean);
+    return s;
+}
+
 void pd_error_json(const struct pd_error *x, const char *request_id, struct fo_buf *out) {
     const struct pd_error_row *row = &rows[x->id];
-    json_t *text = json_string(x->message); /* NULL when the message quotes bytes that are not UTF-8 */
-    json_t *param = x->param[0] ? json_string(x->param) : NULL;
-    json_t *err = json_object();
-    json_object_set_new(err, "message", text ? text : json_string("The request was refused; its text is not UTF-8."));
+    json_t *err = json_object(), *text = quoted(x->message), *param = x->param[0] ? quoted(x->param) : NULL;
+    json_object_set_new(err, "message", text ? text : json_string("The server has no memory for this text."));
     json_object_set_new(err, "type", json_string(row->type));
     json_object_set_new(err, "param", param ? param : json_null());
     json_object_set_new(err, "code", row->code ? json_string(row->code) : json_null());
@@ -133,6 +142,11 @@ void pd_error_json(const struct pd_error *x, const char *request_id, struct fo_b
 void pd_error_note(const struct pd_error *x, struct pd_call *c) {
     c->note.code = rows[x->id].code ? rows[x->id].code : "null";
     if (rows[x->id].status >= 500) snprintf(c->note.why, sizeof c->note.why, "%.500s", x->message);
+}
+
+const char *pd_json_word(const json_t *v) {
+    const char *s = json_string_value(v);
+    return s && strlen(s) == json_string_length(v) ? s : NULL;
 }
 
 void pd_json_text(struct fo_buf *out, const char *text, size_t n) {
@@ -155,7 +169,7 @@ void pd_json_text(struct fo_buf *out, const char *text, size_t n) {
 void pd_error_reply(struct pd_call *c, const struct pd_error *x) {
     const struct pd_error_row *row = &rows[x->id];
     struct fo_buf body, head;
-    fo_buf_init(&body, 16 * 1024);
+    fo_buf_init(&body, 64 * 1024); /* a control character becomes six bytes */
     fo_buf_init(&head, 1024);
     pd_error_json(x, NULL, &body);
     if (x->retry_after_s) fo_buf_printf(&head, "Retry-After: %u\r\n", x->retry_after_s);

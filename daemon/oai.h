@@ -85,6 +85,9 @@ void pd_error_json(const struct pd_error *x, const char *request_id, struct fo_b
 /* Puts the error's code, and the text of one that is the server's fault, into the request's line of the log. */
 void pd_error_note(const struct pd_error *x, struct pd_call *c);
 
+/* A text that is compared with words of ours; NULL when it is none, or has a NUL, behind which a comparison would not look. */
+const char *pd_json_word(const struct json_t *v);
+
 /* A text [n] of UTF-8 as a JSON string, quotes included, appended to out; bytes that are no UTF-8 fail it. */
 void pd_json_text(struct fo_buf *out, const char *text, size_t n);
 

@@ -208,10 +208,6 @@ static bool wrong_type(struct pd_error *x, const char *param, const char *want) 
     return pd_error_set(x, PD_ERR_INVALID, param, "'%s' must be %s.", param, want);
 }
 
-static bool has_nul(const json_t *s) {
-    return strlen(json_string_value(s)) != json_string_length(s);
-}
-
 static bool no_memory(struct pd_error *x) {
     pd_error_set(x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
     x->retry_after_s = 1;
@@ -219,8 +215,8 @@ static bool no_memory(struct pd_error *x) {
 }
 
 static bool get_model(struct pd_params *p, json_t *v, struct pd_error *x) {
-    if (!json_is_string(v) || has_nul(v) || !json_string_length(v)) return wrong_type(x, "model", "a model's name");
-    p->model = json_string_value(v);
+    p->model = pd_json_word(v);
+    if (!p->model || !*p->model) return wrong_type(x, "model", "a model's name");
     return true;
 }
 
@@ -295,7 +291,7 @@ static bool get_input(struct pd_params *p, json_t *v, struct pd_error *x) {
 }
 
 static bool get_encoding(struct pd_params *p, json_t *v, struct pd_error *x) {
-    const char *s = json_string_value(v);
+    const char *s = pd_json_word(v);
     if (!s) return wrong_type(x, "encoding_format", "a text");
     p->base64 = strcmp(s, "base64") == 0;
     return p->base64 || strcmp(s, "float") == 0 || pd_error_set(x, PD_ERR_VALUE, "encoding_format", "'encoding_format' must be float or base64.");
@@ -351,7 +347,7 @@ static bool get_stream_options(struct pd_params *p, json_t *v, struct pd_error *
 static bool add_stop(struct pd_params *p, json_t *v, const char *at, struct pd_error *x) {
     if (!json_is_string(v)) return wrong_type(x, at, "a text");
     size_t n = json_string_length(v);
-    if (n == 0 || n > PN_MAX_STOP_BYTES || has_nul(v))
+    if (n == 0 || n > PN_MAX_STOP_BYTES || !pd_json_word(v))
         return pd_error_set(x, PD_ERR_VALUE, at, "'%s' must be 1 to %d bytes long, without a NUL.", at, PN_MAX_STOP_BYTES);
     if (p->n_stops == PN_MAX_STOPS) return pd_error_set(x, PD_ERR_VALUE, "stop", "'stop' has more than %d texts.", PN_MAX_STOPS);
     p->stops[p->n_stops++] = json_string_value(v);
@@ -401,7 +397,7 @@ static bool get_bias(struct pd_params *p, json_t *v, struct pd_error *x) {
         char at[64];
         snprintf(at, sizeof at, "logit_bias.%.40s", key);
         size_t n = strlen(key);
-        if (n == 0 || n > 9 || strspn(key, "0123456789") != n) return pd_error_set(x, PD_ERR_VALUE, at, "'%s' is not a token id.", at);
+        if (n == 0 || n > 9 || strspn(key, "0123456789") != n || (n > 1 && *key == '0')) return pd_error_set(x, PD_ERR_VALUE, at, "'%s' is not a token id.", at);
         if (!json_is_number(bias)) return wrong_type(x, at, "a number");
         double b = json_number_value(bias);
         if (b < -100 || b > 100) return pd_error_set(x, PD_ERR_VALUE, at, "'%s' must be between -100 and 100.", at);
@@ -415,7 +411,7 @@ static bool get_modalities(struct pd_params *p, json_t *v, struct pd_error *x) {
     (void)p;
     if (!json_is_array(v)) return wrong_type(x, "modalities", "a list");
     for (size_t i = 0; i < json_array_size(v); i++) {
-        const char *s = json_string_value(json_array_get(v, i));
+        const char *s = pd_json_word(json_array_get(v, i));
         char at[32];
         snprintf(at, sizeof at, "modalities.%zu", i);
         if (!s) return wrong_type(x, at, "a text");
@@ -450,7 +446,7 @@ static bool get_guided_choice(struct pd_params *p, json_t *v, struct pd_error *x
 
 static bool get_tools(struct pd_params *p, json_t *v, struct pd_error *x) {
     if (!json_is_array(v)) return wrong_type(x, "tools", "a list");
-    const char *choice = json_string_value(json_object_get(p->root, "tool_choice"));
+    const char *choice = pd_json_word(json_object_get(p->root, "tool_choice"));
     if (json_array_size(v) == 0 || (choice && strcmp(choice, "none") == 0)) return true;
     return pd_error_set(x, PD_ERR_UNSUPPORTED, "tools", "'tools' is not honoured by this version; send tool_choice \"none\" or leave it out.");
 }
@@ -483,7 +479,7 @@ static bool get_include(struct pd_params *p, json_t *v, struct pd_error *x) {
                                          "web_search_call.action.sources", "computer_call_output.output.image_url", "code_interpreter_call.outputs" };
     if (!json_is_array(v)) return wrong_type(x, "include", "a list");
     for (size_t i = 0; i < json_array_size(v); i++) {
-        const char *s = json_string_value(json_array_get(v, i));
+        const char *s = pd_json_word(json_array_get(v, i));
         char at[32];
         snprintf(at, sizeof at, "include.%zu", i);
         if (!s) return wrong_type(x, at, "a text");
@@ -537,14 +533,15 @@ static uint32_t sampling_bit(size_t at) {
                : 0;
 }
 
-static bool out_of_range(const struct row *r, struct pd_error *x) {
+static bool out_of_range(const struct row *r, double value, struct pd_error *x) {
     struct pd_param_doc d;
     pd_param_doc((size_t)(r - rows), &d);
+    if (value > r->max && r->max >= INT32_MAX) return pd_error_set(x, PD_ERR_VALUE, r->name, "'%s' is out of range (at most %.0f).", r->name, r->max);
     return pd_error_set(x, PD_ERR_VALUE, r->name, "'%s' is out of range (%s).", r->name, d.range);
 }
 
 static bool is_off(const struct row *r, const json_t *v, const json_t *root) {
-    const char *s = json_string_value(v);
+    const char *s = pd_json_word(v);
     if (s && r->off && strcmp(s, r->off) == 0) return true;
     /* "auto" without tools asks for nothing */
     if (s && strcmp(r->name, "tool_choice") == 0 && strcmp(s, "auto") == 0) return json_array_size(json_object_get(root, "tools")) == 0;
@@ -559,7 +556,7 @@ static bool take(const struct row *r, struct pd_params *p, json_t *v, struct pd_
     case FLOAT: {
         if (!json_is_number(v)) return wrong_type(x, r->name, "a number");
         double d = json_number_value(v);
-        if (d < r->min || d > r->max || (r->open_min && d <= r->min) || (r->open_max && d >= r->max)) return out_of_range(r, x);
+        if (d < r->min || d > r->max || (r->open_min && d <= r->min) || (r->open_max && d >= r->max)) return out_of_range(r, d, x);
         float f = (float)d, old = *(float *)to;
         if ((p->has & sampling_bit(r->at)) && old != f) return pd_error_set(x, PD_ERR_VALUE, r->name, "'%s' is given twice, under two names, with different values.", r->name);
         *(float *)to = f;
@@ -570,7 +567,7 @@ static bool take(const struct row *r, struct pd_params *p, json_t *v, struct pd_
     case INT64: {
         int64_t n;
         if (!whole_number(v, &n)) return wrong_type(x, r->name, "a whole number");
-        if ((double)n < r->min || (double)n > r->max) return out_of_range(r, x);
+        if ((double)n < r->min || (double)n > r->max) return out_of_range(r, (double)n, x);
         if (r->kind == INT64) *(int64_t *)to = n;
         else *(int32_t *)to = (int32_t)n;
         p->has |= sampling_bit(r->at);
@@ -609,21 +606,42 @@ static bool too_deep(const char *s, size_t n) {
     return false;
 }
 
-/* A number beyond what is held. It is JSON all the same: the field is named where it is one of the body's own. */
-static bool too_large(const char *body, size_t len, const json_error_t *err, struct pd_error *x) {
-    json_error_t again;
-    const char *key;
-    json_t *v, *root = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL | JSON_DECODE_INT_AS_REAL, &again);
-    bool named = false;
-    json_object_foreach(root, key, v) {
-        if (!json_is_real(v) || fabs(json_real_value(v)) < 0x1p63) continue;
-        pd_error_set(x, PD_ERR_VALUE, key, "'%.64s' is out of range: whole numbers go from -9223372036854775808 to 9223372036854775807.", key);
-        named = true;
-        break;
+/* The field of the body's own that the byte before `at` is in the value of: its name as it is written, NULL where that has an escape. */
+static const char *field_at(const char *s, size_t at, size_t *ret_len) {
+    const char *name = NULL;
+    int depth = 0;
+    size_t begin = 0; /* of a text that is under way, behind its quote; 0 = none */
+    for (size_t i = 0; i < at; i++) {
+        if (begin) {
+            if (s[i] == '\\') {
+                i++;
+                continue;
+            }
+            if (s[i] != '"') continue;
+            if (depth == 1 && !name) name = s + begin, *ret_len = i - begin;
+            begin = 0;
+        } else if (s[i] == '"') {
+            begin = i + 1;
+        } else if (s[i] == '[' || s[i] == '{') {
+            depth++;
+        } else if (s[i] == ']' || s[i] == '}') {
+            depth--;
+        } else if (s[i] == ',' && depth == 1) {
+            name = NULL;
+        }
     }
-    json_decref(root);
-    if (named) return false;
-    return pd_error_set(x, PD_ERR_VALUE, NULL, "The number at line %d, column %d is out of range.", err->line, err->column);
+    return name && !memchr(name, '\\', *ret_len) ? name : NULL;
+}
+
+/* A number beyond what is held. It is JSON all the same. */
+static bool too_large(const char *body, size_t len, const json_error_t *err, struct pd_error *x) {
+    static const char way[] = "whole numbers go from -9223372036854775808 to 9223372036854775807, others to 1.7e308";
+    size_t n = 0, at = err->position > 0 ? (size_t)err->position : 0;
+    const char *name = field_at(body, at < len ? at : len, &n);
+    if (!name || n >= sizeof x->param) return pd_error_set(x, PD_ERR_VALUE, NULL, "The number at line %d, column %d is out of range: %s.", err->line, err->column, way);
+    pd_error_set(x, PD_ERR_VALUE, NULL, "'%.*s': the number at line %d, column %d is out of range: %s.", (int)n, name, err->line, err->column, way);
+    snprintf(x->param, sizeof x->param, "%.*s", (int)n, name);
+    return false;
 }
 
 static bool parse_root(const char *body, size_t len, struct pd_params *p, struct pd_error *x) {

@@ -98,7 +98,7 @@ static void begin(const struct pd_answer *a, const char *status, const struct pd
 /* What is behind the output: what the request asked for, and what it took; usage NULL = not known yet. */
 static void end(const struct pd_answer *a, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out) {
     const struct pd_params *p = a->params;
-    const char *choice = json_string_value(json_object_get(p->root, "tool_choice"));
+    const char *choice = pd_json_word(json_object_get(p->root, "tool_choice"));
     fo_buf_putc(out, ']');
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) put_given(a, &given[i], out);
     fo_buf_puts(out, choice && strcmp(choice, "none") == 0 ? ",\"tool_choice\":\"none\"" : ",\"tool_choice\":\"auto\"");

@@ -417,8 +417,12 @@ static void a_number_beyond_64_bits_names_its_field(void **state) {
         { "\"seed\":18446744073709551615", "seed" },
         { "\"seed\":-9223372036854775809", "seed" },
         { "\"max_tokens\":99999999999999999999", "max_tokens" },
-        { "\"temperature\":1e999", "" },
-        { "\"logit_bias\":{\"3\":99999999999999999999}", "" },
+        { "\"temperature\":1e999", "temperature" },
+        { "\"user\":\"a\\\"\",\"top_p\" : -1e999,\"seed\":5", "top_p" },
+        { "\"temperature\":1e300,\"seed\":99999999999999999999", "seed" }, /* the first that cannot be held, not the first that is large */
+        { "\"logit_bias\":{\"3\":99999999999999999999}", "logit_bias" },
+        { "\"stop\":[\"x\"],\"metadata\":{\"a\":[\"b\",1e999]}", "metadata" },
+        { "\"s\\u0065ed\":1e999", "" },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char body[256];
@@ -433,6 +437,38 @@ static void a_number_beyond_64_bits_names_its_field(void **state) {
     struct pd_params p = take(PD_API_CHAT, "{" MESSAGES ",\"seed\":9223372036854775807}");
     assert_true(p.sampling.seed == INT64_MAX);
     pd_params_done(&p);
+}
+
+/* Behind a NUL, which a text may have, a comparison of C strings does not look. */
+static void takes_no_word_with_more_behind_it(void **state) {
+    (void)state;
+#define NUL "\\u0000"
+    static const struct {
+        unsigned api;
+        const char *body, *param;
+    } rows[] = {
+        { PD_API_CHAT, "{\"model\":\"m\",\"messages\":[{\"role\":\"user" NUL "\",\"content\":\"a\"}]}", "messages.0.role" },
+        { PD_API_CHAT, "{\"model\":\"m\",\"messages\":[{\"role\":\"user\",\"content\":[{\"type\":\"text" NUL "x\",\"text\":\"a\"}]}]}", "messages.0.content.0.type" },
+        { PD_API_CHAT, "{\"model\":\"m" NUL "\",\"messages\":[{\"role\":\"user\",\"content\":\"a\"}]}", "model" },
+        { PD_API_CHAT, "{" MESSAGES ",\"logit_bias\":{\"05\":1}}", "logit_bias.05" }, /* in front either: 5 has one name */
+        { PD_API_CHAT, "{" MESSAGES ",\"modalities\":[\"text" NUL "\"]}", "modalities.0" },
+        { PD_API_CHAT, "{" MESSAGES ",\"response_format\":{\"type\":\"text" NUL "\"}}", "response_format.type" },
+        { PD_API_CHAT, "{" MESSAGES ",\"tool_choice\":\"none" NUL "\"}", "tool_choice" },
+        { PD_API_CHAT, "{" MESSAGES ",\"function_call\":\"" NUL "auto\"}", "function_call" },
+        { PD_API_CHAT, "{" MESSAGES ",\"tools\":[{}],\"user\":\"" NUL "\",\"stop\":\"a" NUL "\"}", "tools" },
+        { PD_API_EMBED, "{\"model\":\"m\",\"input\":\"a\",\"encoding_format\":\"float" NUL "\"}", "encoding_format" },
+        { PD_API_RESPONSES, "{\"model\":\"m\",\"input\":\"a\",\"include\":[\"message.output_text.logprobs" NUL "\"]}", "include.0" },
+        { PD_API_RESPONSES, "{\"model\":\"m\",\"input\":[{\"type\":\"message" NUL "\",\"role\":\"user\",\"content\":\"a\"}]}", "input.0.type" },
+        { PD_API_RESPONSES, "{\"model\":\"m\",\"input\":[{\"role\":\"user" NUL "\",\"content\":\"a\"}]}", "input.0.role" },
+        { PD_API_RESPONSES, "{\"model\":\"m\",\"input\":[{\"role\":\"user\",\"content\":[{\"type\":\"input_text" NUL "\",\"text\":\"a\"}]}]}", "input.0.content.0.type" },
+    };
+#undef NUL
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pd_params p;
+        struct pd_error x;
+        if (pd_params_parse(rows[i].api, rows[i].body, strlen(rows[i].body), &p, &x)) fail_msg("taken: %s", rows[i].body);
+        if (strcmp(x.param, rows[i].param) != 0) fail_msg("%s: %s", x.param, rows[i].body);
+    }
 }
 
 static void refuses_deep_nesting_before_parsing(void **state) {
@@ -528,6 +564,7 @@ int main(void) {
         cmocka_unit_test(refuses_more_ids_than_it_takes),
         cmocka_unit_test(takes_a_seed_of_its_own_each_time),
         cmocka_unit_test(a_number_beyond_64_bits_names_its_field),
+        cmocka_unit_test(takes_no_word_with_more_behind_it),
         cmocka_unit_test(refuses_deep_nesting_before_parsing),
         cmocka_unit_test(survives_mutants),
         cmocka_unit_test(gives_up_cleanly_without_memory),
