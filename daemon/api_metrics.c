@@ -51,10 +51,11 @@ VALUE(started_at, a->app->started_at)
 VALUE(draining, atomic_load(&a->app->draining))
 VALUE(connections, pd_http_connections(a->app->http))
 VALUE(in_progress, pd_http_busy(a->app->http))
-VALUE(answered_2xx, atomic_load(&a->app->answered[2]))
-VALUE(answered_4xx, atomic_load(&a->app->answered[4]))
-VALUE(answered_5xx, atomic_load(&a->app->answered[5]))
-VALUE(not_answered, atomic_load(&a->app->answered[0]))
+VALUE(answered_2xx, pd_http_answered(a->app->http, 2))
+VALUE(answered_4xx, pd_http_answered(a->app->http, 4))
+VALUE(answered_5xx, pd_http_answered(a->app->http, 5))
+VALUE(not_answered, pd_http_answered(a->app->http, 0))
+VALUE(turned_away, pd_http_turned_away(a->app->http))
 VALUE(generation, a->view->manifest->generation)
 VALUE(manifest_valid, a->view->conditions[PD_S_MANIFEST_VALID].is)
 VALUE(reconciled, a->view->conditions[PD_S_RECONCILED].is)
@@ -106,10 +107,11 @@ static const struct metric {
     { "pantheon_draining", GAUGE, SERVER, draining, .help = "1 while the server is stopping." },
     { "pantheon_http_connections", GAUGE, SERVER, connections, .help = "Open connections." },
     { "pantheon_http_requests_in_progress", GAUGE, SERVER, in_progress, .help = "HTTP requests that are being read or answered." },
-    { "pantheon_http_requests_total", COUNTER, SERVER, answered_2xx, .help = "HTTP requests that were read whole, by the class of their answer's status; none: the client left before one.", LABEL("code", "2xx") },
+    { "pantheon_http_requests_total", COUNTER, SERVER, answered_2xx, .help = "HTTP requests, broken ones too, by the class of their answer's status; none: the client left before one. The log has a line for each.", LABEL("code", "2xx") },
     { "pantheon_http_requests_total", COUNTER, SERVER, answered_4xx, LABEL("code", "4xx") },
     { "pantheon_http_requests_total", COUNTER, SERVER, answered_5xx, LABEL("code", "5xx") },
     { "pantheon_http_requests_total", COUNTER, SERVER, not_answered, LABEL("code", "none") },
+    { "pantheon_http_connections_refused_total", COUNTER, SERVER, turned_away, .help = "Connections that were told that there are too many (503 connection_limit), or cut where that took too long." },
     { "pantheon_manifest_generation", GAUGE, SERVER, generation, .help = "Number of the manifest in force." },
     { "pantheon_manifest_valid", GAUGE, SERVER, manifest_valid, .help = "1 when the manifest was accepted as it was last read." },
     { "pantheon_reconciled", GAUGE, SERVER, reconciled, .help = "1 when everything runs as declared and nothing is left to do." },

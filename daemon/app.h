@@ -105,7 +105,6 @@ struct pd_app {
     int64_t started_at; /* seconds since 1970 */
     atomic_bool draining;
     atomic_uint_fast64_t sse_ping_ms; /* server.sse_ping of the manifest in force */
-    atomic_uint_fast64_t answered[6]; /* calls by the class of their status: 2 for 200 .. 299; 0 = the client left before one */
     int bell;           /* eventfd: the main thread shall look again */
     pthread_mutex_t lock; /* guards what follows; pointer work only */
     pthread_cond_t changed; /* a new view or event */

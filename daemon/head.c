@@ -30,6 +30,11 @@ size_t pd_head_end(const char *buf, size_t n) {
     return 0;
 }
 
+bool pd_head_is_none(const char *buf, size_t n) {
+    size_t at = blank_front(buf, n);
+    return at < n && !is_token((unsigned char)buf[at]) && !(buf[at] == '\r' && at + 1 == n) && buf[at] != '\n';
+}
+
 int pd_head_too_long(const char *buf, size_t n) {
     size_t at = blank_front(buf, n);
     if (n - at > PD_MAX_URI_BYTES + 64 && !memchr(buf + at, '\n', PD_MAX_URI_BYTES + 64)) return 414;

@@ -33,6 +33,9 @@ size_t pd_head_end(const char *buf, size_t n);
  * *ret_why (static storage). */
 int pd_head_parse(char *buf, size_t n, struct pd_head *ret, const char **ret_why);
 
+/* Whether n bytes cannot become a head, however they go on: their first is of no method. */
+bool pd_head_is_none(const char *buf, size_t n);
+
 /* Whether n bytes without an end are already too much: 431, or 414 while the request line itself is too long; 0 = go on. */
 int pd_head_too_long(const char *buf, size_t n);
 

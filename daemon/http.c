@@ -11,6 +11,7 @@
 
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -47,6 +48,7 @@ enum {
     MIN_BODY_BYTES_PER_MS = 1,  /* a body slower than this on average is refused */
     BODIES_AT_ONCE = 4,         /* bodies of the largest size that may be in memory together */
     LOCAL_CONNECTIONS = 32,     /* over the Unix socket, besides the others: who administers gets in when all is in use */
+    N_CLASSES = 6,              /* of statuses: by their first digit */
 };
 
 struct pd_http {
@@ -60,6 +62,8 @@ struct pd_http {
     } limits;
     struct pd_listeners listeners;
     int wake; /* eventfd: the acceptor shall stop */
+    int spare; /* a descriptor to give up when there are no more: so that who comes then is told so. The acceptor's; -1 = none */
+    uint64_t warned_ms; /* when the acceptor last complained */
     pthread_t acceptor;
     bool accepting;
     pthread_mutex_t lock;
@@ -71,6 +75,7 @@ struct pd_http {
     atomic_bool draining;
     atomic_uint busy;
     atomic_uint_fast64_t body_bytes; /* held by all connections */
+    atomic_uint_fast64_t answered[N_CLASSES], n_turned_away;
 };
 
 struct pd_conn {
@@ -115,7 +120,6 @@ static const char *reason(int status) {
                  { 400, "Bad Request" },
                  { 401, "Unauthorized" },
                  { 403, "Forbidden" },
-                 { 403, "Forbidden" },
                  { 404, "Not Found" },
                  { 405, "Method Not Allowed" },
                  { 408, "Request Timeout" },
@@ -142,6 +146,7 @@ static void put_head(struct fo_buf *out, struct pd_call *call, int status, const
     struct tm tm;
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &tm));
     call->status = status;
+    atomic_fetch_add(&c->http->answered[status / 100 % N_CLASSES], 1);
     c->close_after = c->close_after || !call->head || !call->head->keep_alive || atomic_load(&c->http->draining);
     c->head_only = call->head && call->head->method && strcmp(call->head->method, "HEAD") == 0;
     fo_buf_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: pantheon/%s\r\nx-request-id: %s\r\n", status, reason(status), date, pn_version(),
@@ -268,6 +273,10 @@ static size_t read_head(struct pd_conn *c, struct pd_call *call, bool first) {
     for (;;) {
         size_t end = pd_head_end(c->in, c->n_in);
         if (end) return end;
+        if (pd_head_is_none(c->in, c->n_in)) { /* a TLS client would wait, and say nothing of the reason */
+            refuse(call, PD_ERR_MALFORMED, 0, *c->in == 0x16 ? "this port speaks no TLS: use http:// in the client's base URL" : "these bytes begin no HTTP request");
+            return 0;
+        }
         int status = pd_head_too_long(c->in, c->n_in);
         if (status) {
             refuse(call, head_error(status), 0, status == 414 ? "the request target is longer than 8192 bytes" : "the headers are larger than 32768 bytes");
@@ -417,6 +426,7 @@ static bool serve_one(struct pd_conn *c, bool first) {
         memmove(c->in, c->in + n, c->n_in -= n);
         again = answer_one(c, &call, &head, text, n);
     }
+    if (call.head && !call.status) atomic_fetch_add(&h->answered[0], 1);
     if (h->done && (call.status || call.head)) h->done(h->ctx, &call);
     free(text);
     return again;
@@ -481,14 +491,15 @@ static bool same_address(const struct sockaddr_storage *a, const struct sockaddr
     return memcmp(&((const struct sockaddr_in6 *)a)->sin6_addr, &((const struct sockaddr_in6 *)b)->sin6_addr, 8) == 0;
 }
 
-/* More connections over the cap than REFUSALS get their answer from the thread that accepts, which waits for nobody. What came already is
- * read and dropped: bytes unread at the close would take the answer back. */
+/* More connections over the cap than REFUSALS, and those that there is no thread or descriptor for, get their answer from the thread that
+ * accepts, which waits for nobody. What came already is read and dropped: bytes unread at the close would take the answer back. */
 static void turn_away(struct pd_http *h, const struct pd_listener *at, int fd) {
     char drop[16 * 1024], answer[1024];
     int n = snprintf(answer, sizeof answer,
                      "HTTP/1.1 503 Service Unavailable\r\nServer: pantheon/%s\r\nx-request-id: req_%016llx\r\nContent-Type: application/json\r\nContent-Length: %zu\r\n"
                      "Retry-After: 1\r\nConnection: close\r\n\r\n%s",
                      pn_version(), (unsigned long long)fo_rng_entropy(), h->turned_away.len, fo_buf_str(&h->turned_away));
+    atomic_fetch_add(&h->n_turned_away, 1);
     bool whole = !h->turned_away.failed && n > 0 && (size_t)n < sizeof answer && !speaks_tls(h, at); /* under TLS nothing can be said without waiting */
     for (int i = 0; i < MOST_DROPS && recv(fd, drop, sizeof drop, MSG_DONTWAIT) == (ssize_t)sizeof drop; i++) {
     }
@@ -519,6 +530,14 @@ static void tune(const struct pd_http *h, int fd) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) setsockopt(fd, rows[i].level, rows[i].name, &rows[i].value, sizeof rows[i].value);
 }
 
+/* Of the acceptor: once a second, however many come. */
+static void complain(struct pd_http *h, const char *event, int err) {
+    uint64_t now = fo_now_ms();
+    if (h->warned_ms && now - h->warned_ms < 1000) return;
+    h->warned_ms = now;
+    fo_log(FO_LOG_WARN, "http", "event=%s reason=\"%s\" next=\"clients are turned away\"", event, strerror(err));
+}
+
 static void adopt(struct pd_http *h, const struct pd_listener *at, int fd, const struct sockaddr_storage *peer) {
     struct pd_conn *c = calloc(1, sizeof *c);
     if (peer->ss_family != AF_UNIX) tune(h, fd);
@@ -535,7 +554,8 @@ static void adopt(struct pd_http *h, const struct pd_listener *at, int fd, const
     if (!pd_address_is_loopback(peer))
         for (const struct pd_conn *k = h->conns; k; k = k->next) same += same_address(&k->peer, peer);
     c->mode = at->admin && h->n_local < LOCAL_CONNECTIONS ? SERVE_LOCAL : h->n_conns >= h->limits.connections ? REFUSE_TOTAL : same >= h->limits.connections_per_address ? REFUSE_ADDRESS : SERVE;
-    bool take = !h->closing && (c->mode <= SERVE_LOCAL || h->n_refusing < REFUSALS);
+    bool over = c->mode > SERVE_LOCAL, take = !h->closing && (!over || h->n_refusing < REFUSALS);
+    int rc = 0;
     if (take) {
         *place_of(c) += 1;
         c->next = h->conns;
@@ -547,7 +567,8 @@ static void adopt(struct pd_http *h, const struct pd_listener *at, int fd, const
         pthread_attr_init(&attr);
         pthread_attr_setdetachstate(&attr, PTHREAD_CREATE_DETACHED);
         pthread_attr_setstacksize(&attr, STACK_BYTES);
-        if (pthread_create(&thread, &attr, conn_main, c)) {
+        rc = pthread_create(&thread, &attr, conn_main, c);
+        if (rc) {
             h->conns = c->next;
             if (c->next) c->next->link = &h->conns;
             *place_of(c) -= 1;
@@ -556,10 +577,26 @@ static void adopt(struct pd_http *h, const struct pd_listener *at, int fd, const
         pthread_attr_destroy(&attr);
     }
     pthread_mutex_unlock(&h->lock);
+    if (rc) complain(h, "no_thread", rc);
     if (!take) {
         turn_away(h, at, fd);
         free(c);
+    } else if (over) {
+        atomic_fetch_add(&h->n_turned_away, 1);
     }
+}
+
+static bool out_of(int err) {
+    return err == EMFILE || err == ENFILE || err == ENOMEM || err == ENOBUFS;
+}
+
+/* Nobody hangs because this process has no descriptor left. False = the spare one did not help. */
+static bool turn_away_with_spare(struct pd_http *h, const struct pd_listener *at) {
+    if (h->spare >= 0) close(h->spare);
+    int fd = accept4(at->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) turn_away(h, at, fd);
+    h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    return fd >= 0;
 }
 
 static void *accept_main(void *arg) {
@@ -579,9 +616,9 @@ static void *accept_main(void *arg) {
             if (fd >= 0) {
                 pd_address_unmap(&peer);
                 adopt(h, &h->listeners.list[i], fd, &peer);
-            } else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-                fo_log(FO_LOG_WARN, "http", "event=accept_failed reason=\"%s\" next=\"trying again in 100 ms\"", strerror(errno));
-                poll(&p[n], 1, 100); /* the listener stays readable; do not spin on it */
+            } else if (out_of(errno)) {
+                complain(h, "accept_failed", errno);
+                if (!turn_away_with_spare(h, &h->listeners.list[i])) poll(&p[n], 1, 100); /* the listener stays readable; do not spin on it */
             }
         }
     }
@@ -608,6 +645,7 @@ int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct f
     pthread_mutex_init(&h->lock, NULL);
     pthread_cond_init(&h->empty, NULL);
     h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     prepare_turned_away(h);
     int code = h->wake < 0 ? fo_fail_errno(e, errno, "eventfd") : FO_OK;
     if (code == FO_OK) code = pd_listen_open(&opts->listen, &h->listeners, e);
@@ -647,6 +685,14 @@ uint32_t pd_http_connections(const struct pd_http *h) {
     return n;
 }
 
+uint64_t pd_http_answered(const struct pd_http *h, int status_class) {
+    return atomic_load(&h->answered[status_class]);
+}
+
+uint64_t pd_http_turned_away(const struct pd_http *h) {
+    return atomic_load(&h->n_turned_away);
+}
+
 void pd_http_close(struct pd_http *h) {
     if (!h) return;
     if (h->accepting) {
@@ -661,6 +707,7 @@ void pd_http_close(struct pd_http *h) {
     while (h->conns) pthread_cond_wait(&h->empty, &h->lock);
     pthread_mutex_unlock(&h->lock);
     if (h->wake >= 0) close(h->wake);
+    if (h->spare >= 0) close(h->spare);
     fo_buf_done(&h->turned_away);
     pthread_cond_destroy(&h->empty);
     pthread_mutex_destroy(&h->lock);

@@ -89,6 +89,13 @@ uint32_t pd_http_busy(const struct pd_http *h);
 /* Open connections now. */
 uint32_t pd_http_connections(const struct pd_http *h);
 
+/* Requests by the class of their answer's status: 2 for 200 .. 299, 0 when the client left before one. They are those that `done` is told of,
+ * and one is counted before its answer goes out: who has the answer finds it counted. */
+uint64_t pd_http_answered(const struct pd_http *h, int status_class);
+
+/* Connections over a limit, since the start. */
+uint64_t pd_http_turned_away(const struct pd_http *h);
+
 /* Stops accepting, cuts every connection, waits for their threads (handlers see a client that left), frees. NULL is allowed. */
 void pd_http_close(struct pd_http *h);
 

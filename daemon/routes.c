@@ -90,7 +90,8 @@ const struct pd_route *pd_route_find(const char *method, const char *path, char 
     return found;
 }
 
-static void dispatch(struct pd_app *app, struct pd_call *c) {
+void pd_dispatch(void *ctx, struct pd_call *c) {
+    struct pd_app *app = ctx;
     char param[PD_MAX_URI_BYTES + 1], allow[64], quoted[256];
     bool ok;
     struct pd_error x;
@@ -117,12 +118,6 @@ static void dispatch(struct pd_app *app, struct pd_call *c) {
         x.allow = allow;
     }
     pd_error_reply(c, &x);
-}
-
-void pd_dispatch(void *ctx, struct pd_call *c) {
-    struct pd_app *app = ctx;
-    dispatch(app, c);
-    atomic_fetch_add(&app->answered[c->status / 100 % 6], 1);
 }
 
 static void doc_params(struct fo_buf *out, unsigned api) {
@@ -155,7 +150,7 @@ void pd_routes_doc(struct fo_buf *out) {
                      "# The HTTP API\n\nThe conventions are OpenAI's. Every answer has an `x-request-id` header; every error has a JSON body.\n\n## Endpoints\n\n"
                      "| method | path | |\n|---|---|---|\n");
     for (size_t i = 0; i < N_ROUTES; i++) fo_buf_printf(out, "| %s | `%s` | %s |\n", routes[i].method, routes[i].path, routes[i].doc);
-    fo_buf_puts(out, "\nA slash at the end of a path does not count. Where GET is, HEAD is; OPTIONS answers 204 with Allow everywhere. While the server stops, "
+    fo_buf_puts(out, "\nA slash at the end of a path does not count. Where GET is, HEAD is; OPTIONS answers 204 with Allow on every path there is. While the server stops, "
                      "everything but /, /health, /ready, /slots, /metrics, /openapi.json and the pages of /admin is a 503 `draining`. A client that closes its connection, also only its sending side, cancels its request.\n");
     fo_buf_puts(out, "\n## Fields of /v1/chat/completions\n\nnull means unset. A field that is in none of these tables is an error (`unknown_parameter`): "
                      "ignoring it would hide a typo.\n");

@@ -175,6 +175,16 @@ static void bounds_heads_and_targets(void **state) {
     free(big);
 }
 
+static void knows_at_the_first_byte_what_is_no_http(void **state) {
+    (void)state;
+    assert_true(pd_head_is_none("\x16\x03\x01", 3)); /* TLS */
+    assert_true(pd_head_is_none("\r\n\x16", 3));
+    assert_true(pd_head_is_none("{\"a\"", 4));
+    assert_true(pd_head_is_none(" GET", 4));
+    static const char *const may_be[] = { "", "\r", "\r\n", "\n", "G", "\r\nP", "\r\n\r" };
+    for (size_t i = 0; i < sizeof may_be / sizeof *may_be; i++) assert_false(pd_head_is_none(may_be[i], strlen(may_be[i])));
+}
+
 static void refuses_a_nul(void **state) {
     (void)state;
     char text[] = "GET / HTTP/1.1\r\nHost: a\0b\r\n\r\n";
@@ -276,6 +286,7 @@ int main(void) {
         cmocka_unit_test(knows_when_a_connection_stays),
         cmocka_unit_test(refuses_what_two_parties_could_read_differently),
         cmocka_unit_test(bounds_heads_and_targets),
+        cmocka_unit_test(knows_at_the_first_byte_what_is_no_http),
         cmocka_unit_test(refuses_a_nul),
         cmocka_unit_test(decodes_percent_escapes),
         cmocka_unit_test(joins_chunks_however_they_are_split),

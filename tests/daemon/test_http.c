@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -237,6 +238,10 @@ static void refuses_broken_http_with_a_body(void **state) {
     assert_refused(ASK(&s, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n"), "400", "malformed_request");
     assert_refused(ASK(&s, "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), "400", "malformed_request");
     assert_refused(ASK(&s, "GET / HTTP/3.0\r\nHost: a\r\n\r\n"), "505", "http_version");
+    /* TLS to a port in the clear: said at once, not when the time for a head is over */
+    char *answer = ASK(&s, "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03");
+    assert_refused(answer, "400", "malformed_request");
+    assert_non_null(strstr(answer, "http://"));
     pd_http_close(s.http);
 }
 
@@ -280,6 +285,7 @@ static void tells_those_over_the_cap(void **state) {
     char *refused = ask(&s, text, sizeof text - 1);
     assert_refused(refused, "503", "connection_limit");
     assert_non_null(strstr(refused, "\r\nRetry-After: 1\r\n"));
+    assert_int_equal(pd_http_turned_away(s.http), 1);
     close(a);
     /* room again, as soon as the first one's thread has ended */
     int64_t until = now_ms() + 5000;
@@ -307,7 +313,60 @@ static void tells_a_crowd_over_the_cap_too(void **state) {
         assert_refused(hear(fd[i], NULL), "503", "connection_limit");
         close(fd[i]);
     }
+    assert_int_equal(pd_http_turned_away(s.http), CROWD);
     close(in);
+    pd_http_close(s.http);
+}
+
+/* Nor when the process has no descriptor left: the one that is kept for that says so. */
+static void tells_whom_it_has_no_descriptor_for(void **state) {
+    (void)state;
+    struct server s = start(1000);
+    static const char text[] = "GET / HTTP/1.1\r\nHost: a\r\n\r\n";
+    int fd[3], fill[4096], n = 0;
+    for (int i = 0; i < 3; i++) fd[i] = socket(AF_INET, SOCK_STREAM, 0);
+    struct rlimit before, few;
+    assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
+    few = before;
+    few.rlim_cur = (rlim_t)fd[2] + 8;
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &few), 0);
+    while (n < 4096 && (fill[n] = dup(fd[0])) >= 0) n++;
+    assert_true(n < 4096);
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK), .sin_port = htons(s.port) };
+    struct timeval t = { .tv_sec = 10 };
+    for (int i = 0; i < 3; i++) {
+        setsockopt(fd[i], SOL_SOCKET, SO_RCVTIMEO, &t, sizeof t);
+        assert_int_equal(connect(fd[i], (struct sockaddr *)&a, sizeof a), 0);
+        say(fd[i], text, sizeof text - 1);
+        assert_refused(hear(fd[i], NULL), "503", "connection_limit");
+    }
+    assert_int_equal(pd_http_turned_away(s.http), 3);
+    while (n > 0) close(fill[--n]);
+    for (int i = 0; i < 3; i++) close(fd[i]);
+    assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
+    char *answer = ASK(&s, "GET / HTTP/1.0\r\nHost: a\r\n\r\n");
+    assert_non_null(strstr(answer, "HTTP/1.1 200 "));
+    pd_http_close(s.http);
+}
+
+/* Every request that `done` hears of, and each before its answer has come. */
+static void counts_requests_by_their_answer(void **state) {
+    (void)state;
+    struct server s = start(10);
+    ASK(&s, "GET / HTTP/1.0\r\nHost: a\r\n\r\n");
+    assert_int_equal(pd_http_answered(s.http, 2), 1);
+    ASK(&s, "GET /\r\n\r\n"); /* broken */
+    assert_int_equal(pd_http_answered(s.http, 4), 1);
+    ASK(&s, "GET /none HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
+    assert_int_equal(pd_http_answered(s.http, 5), 1);
+    int fd = dial(&s); /* leaves in its body, before any answer */
+    static const char half[] = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nab";
+    say(fd, half, sizeof half - 1);
+    close(fd);
+    for (int64_t until = now_ms() + 5000; pd_http_answered(s.http, 0) == 0 && now_ms() < until;) nap(5);
+    assert_int_equal(pd_http_answered(s.http, 0), 1);
+    assert_int_equal(pd_http_answered(s.http, 2), 1);
+    assert_int_equal(pd_http_turned_away(s.http), 0);
     pd_http_close(s.http);
 }
 
@@ -427,6 +486,8 @@ int main(void) {
         cmocka_unit_test(gives_slow_senders_a_deadline),
         cmocka_unit_test(tells_those_over_the_cap),
         cmocka_unit_test(tells_a_crowd_over_the_cap_too),
+        cmocka_unit_test(tells_whom_it_has_no_descriptor_for),
+        cmocka_unit_test(counts_requests_by_their_answer),
         cmocka_unit_test(notices_a_client_that_leaves),
         cmocka_unit_test(streams_in_chunks_or_to_the_end_of_the_connection),
         cmocka_unit_test(answers_head_without_a_body),

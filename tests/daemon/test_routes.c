@@ -119,11 +119,16 @@ static void writes_all_four_members_of_an_error(void **state) {
     pd_error_json(&x, "req_1", &out);
     assert_non_null(strstr(fo_buf_str(&out), "\"budget\":{\"model\":\"m\",\"prompt_tokens\":9,\"max_tokens\":1,\"ctx_cap\":8,\"effective_ctx\":8,\"limited_by\":\"manifest\","));
     assert_non_null(strstr(fo_buf_str(&out), "\"request_id\":\"req_1\""));
-    /* bytes that are not UTF-8 cannot be JSON: the object is there all the same */
+    /* bytes that are not UTF-8 cannot be JSON: the rest of what is said stays */
     fo_buf_clear(&out);
-    pd_error_set(&x, PD_ERR_NO_MODEL, "\xff", "\xff");
+    pd_error_set(&x, PD_ERR_NO_MODEL, "a.\xc3", "'%.3s' is not here", "a\xc3\xa4\xc3\xa4");
     pd_error_json(&x, NULL, &out);
-    assert_non_null(strstr(fo_buf_str(&out), "\"param\":null,\"code\":\"model_not_found\""));
+    assert_non_null(strstr(fo_buf_str(&out), "\"message\":\"'a\xc3\xa4' is not here\","));
+    assert_non_null(strstr(fo_buf_str(&out), "\"param\":\"a.\xef\xbf\xbd\",\"code\":\"model_not_found\""));
+    fo_buf_clear(&out);
+    pd_error_set(&x, PD_ERR_NO_MODEL, NULL, "'%.2s' is not here", "a\xc3\xa4");
+    pd_error_json(&x, NULL, &out);
+    assert_non_null(strstr(fo_buf_str(&out), "\"message\":\"'a\xef\xbf\xbd' is not here\","));
     fo_buf_done(&out);
 }
 
