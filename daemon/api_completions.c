@@ -40,8 +40,10 @@ static char *text_of(const struct pn_model *m, const struct pd_prompt *prompt, s
 }
 
 /* One prompt as a job. What it allocates is noted in *ret_ids and *ret_text for the caller to free. */
-static bool make_job(const struct pn_model *m, const struct pd_params *p, const struct pd_prompt *prompt, struct pd_job *ret, int32_t **ret_ids,
-                     char **ret_text, struct pd_error *x) {
+static bool make_job(const struct pn_model *m, const struct pd_params *p, size_t i, struct pd_job *ret, int32_t **ret_ids, char **ret_text, struct pd_error *x) {
+    const struct pd_prompt *prompt = &p->prompts[i];
+    char at[32] = "prompt";
+    if (p->n_prompts > 1) snprintf(at, sizeof at, "prompt.%zu", i);
     *ret = (struct pd_job){ .ids = prompt->ids, .n_ids = prompt->n_ids };
     if (prompt->ids) {
         if (!p->echo) return true;
@@ -53,7 +55,7 @@ static bool make_job(const struct pn_model *m, const struct pd_params *p, const 
     struct fo_err e;
     if (pn_text_encode(m, prompt->text, prompt->len, false, true, 0, &ids, &e)) {
         pd_error_from(x, &e, false);
-        if (pd_error_row(x->id)->status == 400) snprintf(x->param, sizeof x->param, "prompt");
+        if (pd_error_row(x->id)->status == 400) snprintf(x->param, sizeof x->param, "%s", at);
         return false;
     }
     *ret_ids = ids.ids;
@@ -64,7 +66,7 @@ static bool make_job(const struct pn_model *m, const struct pd_params *p, const 
         ret->n_echo = prompt->len;
     }
     if (ids.n > 0) return true;
-    return pd_error_set(x, PD_ERR_VALUE, "prompt", "'prompt' is empty and this model has no token that begins a text; at least one token is needed.");
+    return pd_error_set(x, PD_ERR_VALUE, at, "'%s' is empty and this model has no token that begins a text; at least one token is needed.", at);
 }
 
 void pd_post_completions(struct pd_app *app, struct pd_call *c, const char *param) {
@@ -86,7 +88,7 @@ void pd_post_completions(struct pd_app *app, struct pd_call *c, const char *para
         if (!jobs || !ids || !texts) ok = pd_error_set(&x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
     }
     if (ok) ok = pd_params_check_ids(&p, pn_model_info(pn_served_model(s))->n_vocab, &x) && pd_grammar_compile(s, &p, &x);
-    for (size_t i = 0; i < n && ok; i++) ok = make_job(pn_served_model(s), &p, &p.prompts[i], &jobs[i], &ids[i], &texts[i], &x);
+    for (size_t i = 0; i < n && ok; i++) ok = make_job(pn_served_model(s), &p, i, &jobs[i], &ids[i], &texts[i], &x);
     if (ok) pd_generate(app, c, s, &p, jobs, n);
     else pd_error_reply(c, &x);
     for (size_t i = 0; i < n && ids && texts; i++) {

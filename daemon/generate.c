@@ -70,6 +70,33 @@ static bool flush(struct gen *g) {
     return g->out.failed ? fail_memory(g) : push(g);
 }
 
+static uint32_t most_tokens(const struct pd_params *p) {
+    return !p->has_max_tokens ? 0 : p->max_tokens > UINT32_MAX ? UINT32_MAX : (uint32_t)p->max_tokens;
+}
+
+/* A prompt past the cap; `i`: which of several, -1 = there is one. */
+static bool fail_budget(struct gen *g, const struct fo_err *e, const struct pn_budget *budget, int64_t i) {
+    struct pd_error x;
+    pd_error_from(&x, e, false);
+    const char *name = pd_params_prompt(g->params);
+    if (i < 0) snprintf(x.param, sizeof x.param, "%s", name);
+    else snprintf(x.param, sizeof x.param, "%s.%lld", name, (long long)i);
+    x.budget = budget;
+    x.model = pn_served_name(g->served);
+    return fail(g, &x);
+}
+
+/* Before anything is computed or sent for the first of several prompts, none of them may be too long. */
+static bool check_lengths(struct gen *g, const struct pd_job *jobs, size_t n) {
+    for (size_t i = 0; i < n && n > 1 && g->params->max_tokens != 0; i++) {
+        struct pn_request_opts o = { .n_tokens = jobs[i].n_ids, .max_tokens = most_tokens(g->params) };
+        struct pn_budget budget;
+        struct fo_err e;
+        if (pn_fits(g->served, &o, &budget, &e)) return fail_budget(g, &e, &budget, (int64_t)i);
+    }
+    return true;
+}
+
 /* Choice k of the job; `goes_on` for all but the first choice of the answer. */
 static bool submit(struct gen *g, const struct pd_job *job, int64_t k, bool goes_on, struct pn_request **ret) {
     const struct pd_params *p = g->params;
@@ -78,7 +105,7 @@ static bool submit(struct gen *g, const struct pd_job *job, int64_t k, bool goes
     struct pn_request_opts o = {
         .tokens = job->ids,
         .n_tokens = job->n_ids,
-        .max_tokens = !p->has_max_tokens ? 0 : p->max_tokens > UINT32_MAX ? UINT32_MAX : (uint32_t)p->max_tokens,
+        .max_tokens = most_tokens(p),
         .sampling = p->sampling,
         .stops = p->stops,
         .n_stops = p->n_stops,
@@ -92,13 +119,9 @@ static bool submit(struct gen *g, const struct pd_job *job, int64_t k, bool goes
     };
     o.sampling.seed += (uint64_t)k;
     if (pn_submit(g->served, &o, ret, &budget, &e) == FO_OK) return true;
+    if (e.code == FO_EBUDGET) return fail_budget(g, &e, &budget, -1);
     struct pd_error x;
     pd_error_from(&x, &e, atomic_load(&g->app->draining));
-    if (x.id == PD_ERR_BUDGET) {
-        snprintf(x.param, sizeof x.param, "%s", pd_params_prompt(p));
-        x.budget = &budget;
-        x.model = pn_served_name(g->served);
-    }
     if (pd_error_row(x.id)->status == 429 || pd_error_row(x.id)->status == 503) x.retry_after_s = budget.retry_after_s ? budget.retry_after_s : 1;
     return fail(g, &x);
 }
@@ -243,6 +266,7 @@ void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, con
         pd_error_set(&x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
         fail(&g, &x);
     }
+    ok = ok && check_lengths(&g, jobs, n_jobs);
     for (size_t i = 0; i < n && ok; i++) ok = make_choice(&g, &jobs[i / (size_t)p->n], (int64_t)(i % (size_t)p->n), (int64_t)i, &choices[i]);
     if (ok) ok = finish(&g, choices, n);
     /* a client may leave because of the error it got */

@@ -372,7 +372,7 @@ void pn_served_forget(struct pn_served *s, const char *session) {
 }
 
 /* --- admission ------------------------------------------------------------------------------- */
-int pn_submit(struct pn_served *s, const struct pn_request_opts *o, struct pn_request **ret, struct pn_budget *ret_budget, struct fo_err *e) {
+int pn_fits(const struct pn_served *s, const struct pn_request_opts *o, struct pn_budget *ret_budget, struct fo_err *e) {
     const struct pn_model_info *info = pn_model_info(s->model);
     const struct pn_admit_facts facts = {
         .ctx_cap = info->ctx_cap,
@@ -383,7 +383,12 @@ int pn_submit(struct pn_served *s, const struct pn_request_opts *o, struct pn_re
         .max_tokens_default = atomic_load(&s->max_tokens_default),
         .prompt_only = o->embed,
     };
-    int rc = pn_admit(&facts, o->n_tokens, o->embed ? 0 : o->max_tokens, ret_budget, e);
+    return pn_admit(&facts, o->n_tokens, o->embed ? 0 : o->max_tokens, ret_budget, e);
+}
+
+int pn_submit(struct pn_served *s, const struct pn_request_opts *o, struct pn_request **ret, struct pn_budget *ret_budget, struct fo_err *e) {
+    const struct pn_model_info *info = pn_model_info(s->model);
+    int rc = pn_fits(s, o, ret_budget, e);
     if (rc == 0 && o->embed) rc = pn_pooling_check(info->pooling, e);
     if (rc == 0 && !o->embed && (o->want_text || o->n_stops > 0) && !info->has_tokenizer)
         rc = fo_fail(e, FO_EUNSUPPORTED, "this model has no tokenizer that can write text: %s", info->tokenizer_error);

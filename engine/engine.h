@@ -120,3 +120,5 @@ struct pn_budget {
  * text of a model without tokenizer, an embedding of one whose pooling makes none.
  * *ret_budget is filled in every case. On FO_OK *ret is queued and its reader must release it. */
 int pn_submit(struct pn_served *s, const struct pn_request_opts *opts, struct pn_request **ret, struct pn_budget *ret_budget, struct fo_err *e);
+/* Its verdict on the length alone (FO_EBUDGET), of opts' n_tokens, max_tokens and embed: for whoever has several to submit, one after the other. */
+int pn_fits(const struct pn_served *s, const struct pn_request_opts *opts, struct pn_budget *ret_budget, struct fo_err *e);
