@@ -39,6 +39,7 @@
 enum {
     STACK_BYTES = 512 * 1024,   /* address space; what is touched counts. Templates render on this stack. */
     KEEP_ALIVE_MS = 75 * 1000,  /* an idle connection; clients give up theirs after 5 to 60 s */
+    LAST_WORDS_MS = 1000,       /* when the server closes: for the answers to requests that have come */
     LINGER_MS = 2000,           /* after a refusal: time for the client to read it before the connection is cut */
     PROBE_AFTER_S = 30,         /* of silence; then every PROBE_EVERY_S, at most PROBES */
     PROBE_EVERY_S = 10,
@@ -317,6 +318,18 @@ static bool body_too_large(struct pd_call *call) {
     return false;
 }
 
+/* The next bytes of a body, which should have `begun` at that time, had it come at the least rate. PD_WIRE_TIMEOUT also when the server stops:
+ * its request would be refused when it is there. */
+static ssize_t wait_body(struct pd_conn *c, char *to, size_t want, uint64_t begun) {
+    enum { SLICE_MS = 250 };
+    uint64_t now = fo_now_ms(), deadline = now + c->http->limits.body_idle_ms;
+    ssize_t n = PD_WIRE_TIMEOUT;
+    if (now > begun + c->http->limits.body_idle_ms) return n;
+    for (; n == PD_WIRE_TIMEOUT && now < deadline && !atomic_load(&c->http->draining); now = fo_now_ms())
+        n = pd_wire_read(&c->wire, to, want, now + SLICE_MS < deadline ? now + SLICE_MS : deadline);
+    return n;
+}
+
 /* The body into c->body; false when the request was refused or the client left. */
 static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_head *head) {
     if (!head->chunked && head->length == 0) return true;
@@ -340,10 +353,9 @@ static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_h
             memcpy(to, c->in, got);
             memmove(c->in, c->in + got, c->n_in -= got);
         } else {
-            uint64_t now = fo_now_ms();
-            bool slow = now - start > c->http->limits.body_idle_ms + seen / MIN_BODY_BYTES_PER_MS;
-            ssize_t n = slow ? PD_WIRE_TIMEOUT : pd_wire_read(&c->wire, to, want, now + c->http->limits.body_idle_ms);
-            if (n == PD_WIRE_TIMEOUT) refuse(call, PD_ERR_TIMEOUT, 0, "the request body did not arrive in time");
+            ssize_t n = wait_body(c, to, want, start + seen / MIN_BODY_BYTES_PER_MS);
+            if (n == PD_WIRE_TIMEOUT && atomic_load(&c->http->draining)) refuse(call, PD_ERR_DRAINING, 5, "The server is stopping and takes no new requests.");
+            else if (n == PD_WIRE_TIMEOUT) refuse(call, PD_ERR_TIMEOUT, 0, "the request body did not arrive in time");
             if (n <= 0) return false;
             got = (size_t)n;
         }
@@ -643,7 +655,11 @@ int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct f
     h->tls = opts->tls;
     pd_http_set_limits(h, &opts->limits);
     pthread_mutex_init(&h->lock, NULL);
-    pthread_cond_init(&h->empty, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+    pthread_cond_init(&h->empty, &attr);
+    pthread_condattr_destroy(&attr);
     h->wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
     h->spare = open("/dev/null", O_RDONLY | O_CLOEXEC);
     prepare_turned_away(h);
@@ -703,6 +719,10 @@ void pd_http_close(struct pd_http *h) {
     pd_listen_close(&h->listeners);
     pthread_mutex_lock(&h->lock);
     h->closing = true;
+    /* nothing is read any more but what has come, so that each request that has gets its answer; then all is cut */
+    struct timespec until = fo_deadline(LAST_WORDS_MS);
+    for (struct pd_conn *c = h->conns; c; c = c->next) shutdown(c->wire.fd, SHUT_RD);
+    while (h->conns && pthread_cond_timedwait(&h->empty, &h->lock, &until) == 0) {}
     for (struct pd_conn *c = h->conns; c; c = c->next) shutdown(c->wire.fd, SHUT_RDWR);
     while (h->conns) pthread_cond_wait(&h->empty, &h->lock);
     pthread_mutex_unlock(&h->lock);

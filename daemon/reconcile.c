@@ -179,15 +179,20 @@ static void refuse_manifest(struct pd_loop *l, const char *report) {
     pd_app_event(l->app, true, "manifest_refused", NULL, "%.*s; the manifest before stays in force", (int)strcspn(report, "\n"), report);
 }
 
-/* Connections are file descriptors: asks for as many as the limits name. */
-static void raise_file_limit(uint32_t connections) {
+/* Connections are file descriptors: asks for as many as the limits name. Returns how many there may be, so that some are left for files. */
+static uint32_t raise_file_limit(uint32_t connections) {
+    enum { FOR_FILES = 256 };
     struct rlimit r;
-    rlim_t want = (rlim_t)connections + 256;
-    if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= want) return;
+    rlim_t want = (rlim_t)connections + FOR_FILES;
+    if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur >= want) return connections;
+    rlim_t before = r.rlim_cur;
     r.rlim_cur = r.rlim_max < want ? r.rlim_max : want;
-    if (setrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur < want)
-        fo_log(FO_LOG_WARN, "serve", "event=few_files limit=%llu wanted=%llu next=\"connections may be refused earlier\"", (unsigned long long)r.rlim_cur,
-               (unsigned long long)want);
+    if (setrlimit(RLIMIT_NOFILE, &r)) r.rlim_cur = before;
+    if (r.rlim_cur >= want) return connections;
+    uint32_t most = (uint32_t)(r.rlim_cur > 2 * FOR_FILES ? r.rlim_cur - FOR_FILES : r.rlim_cur / 2);
+    fo_log(FO_LOG_WARN, "serve", "event=few_files limit=%llu wanted=%llu connections=%u next=\"raise the limit of open files (LimitNOFILE)\"", (unsigned long long)r.rlim_cur,
+           (unsigned long long)want, most);
+    return most;
 }
 
 static uint32_t count(int64_t v, uint32_t auto_value) {
@@ -204,7 +209,7 @@ void pd_loop_limits(const struct cf_manifest *m, struct pd_http_limits *ret) {
         .connections = count(l->connections, 512),
         .connections_per_address = count(l->connections_per_address, 64),
     };
-    raise_file_limit(ret->connections);
+    ret->connections = raise_file_limit(ret->connections);
 }
 
 /* Keys outside the models whose change needs more than this process. */

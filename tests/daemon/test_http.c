@@ -440,6 +440,28 @@ static void tells_kept_connections_that_it_drains(void **state) {
     pd_http_close(s.http);
 }
 
+/* A body that is still coming need not be waited for: its request would be refused. And what has come whole is answered before the end. */
+static void stops_without_leaving_a_request_unanswered(void **state) {
+    (void)state;
+    struct server s = start(10);
+    static const char half[] = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 50\r\n\r\nab", whole[] = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhello";
+    int fd[8], uploads = dial(&s);
+    say(uploads, half, sizeof half - 1);
+    for (int64_t until = now_ms() + 300; pd_http_busy(s.http) == 0 && now_ms() < until;) nap(5);
+    pd_http_drain(s.http);
+    assert_refused(hear(uploads, NULL), "503", "draining");
+    close(uploads);
+    for (int i = 0; i < 8; i++) fd[i] = dial(&s);
+    for (int64_t until = now_ms() + 5000; pd_http_connections(s.http) < 8 && now_ms() < until;) nap(5);
+    for (int i = 0; i < 8; i++) say(fd[i], whole, sizeof whole - 1);
+    pd_http_close(s.http);
+    for (int i = 0; i < 8; i++) {
+        char *answer = hear(fd[i], NULL);
+        if (!strstr(answer, "HTTP/1.1 200 ") || !strstr(answer, "\r\n\r\nhello")) fail_msg("not answered: '%.200s'", answer);
+        close(fd[i]);
+    }
+}
+
 static void closes_while_clients_are_served(void **state) {
     (void)state;
     struct server s = start(100);
@@ -493,6 +515,7 @@ int main(void) {
         cmocka_unit_test(answers_head_without_a_body),
         cmocka_unit_test(reports_a_handler_that_does_not_answer),
         cmocka_unit_test(tells_kept_connections_that_it_drains),
+        cmocka_unit_test(stops_without_leaving_a_request_unanswered),
         cmocka_unit_test(closes_while_clients_are_served),
         cmocka_unit_test(refuses_an_address_that_it_cannot_have),
     };
