@@ -12,6 +12,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -39,6 +40,8 @@
 enum {
     STACK_BYTES = 512 * 1024,   /* address space; what is touched counts. Templates render on this stack. */
     KEEP_ALIVE_MS = 75 * 1000,  /* an idle connection; clients give up theirs after 5 to 60 s */
+    LARGE_BODY = 1 << 20,       /* bytes; memory is given back after one */
+    LAST_ACCEPTS = 1024,        /* of each listener, when the server closes */
     LAST_WORDS_MS = 1000,       /* when the server closes: for the answers to requests that have come */
     LINGER_MS = 2000,           /* after a refusal: time for the client to read it before the connection is cut */
     PROBE_AFTER_S = 30,         /* of silence; then every PROBE_EVERY_S, at most PROBES */
@@ -303,8 +306,10 @@ static bool body_room(struct pd_conn *c, size_t more) {
 }
 
 static void body_free(struct pd_conn *c) {
+    bool large = c->body_size >= LARGE_BODY;
     atomic_fetch_sub(&c->http->body_bytes, c->body_size);
     free(c->body);
+    if (large) malloc_trim(0); /* what was made of it is free too, in pieces that the library would keep */
     c->body = NULL;
     c->n_body = c->body_size = 0;
 }
@@ -611,6 +616,24 @@ static bool turn_away_with_spare(struct pd_http *h, const struct pd_listener *at
     return fd >= 0;
 }
 
+/* False when nobody waits there, or cannot be taken. */
+static bool accept_one(struct pd_http *h, const struct pd_listener *at) {
+    struct sockaddr_storage peer = { 0 };
+    socklen_t len = sizeof peer;
+    int fd = accept4(at->fd, (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd >= 0) {
+        pd_address_unmap(&peer);
+        adopt(h, at, fd, &peer);
+        return true;
+    }
+    if (!out_of(errno)) return false;
+    complain(h, "accept_failed", errno);
+    struct pollfd wake = { .fd = h->wake, .events = POLLIN };
+    if (turn_away_with_spare(h, at)) return true;
+    poll(&wake, 1, 100); /* the listener stays readable; do not spin on it */
+    return false;
+}
+
 static void *accept_main(void *arg) {
     struct pd_http *h = arg;
     const int n = h->listeners.n;
@@ -619,21 +642,14 @@ static void *accept_main(void *arg) {
     p[n] = (struct pollfd){ .fd = h->wake, .events = POLLIN };
     for (;;) {
         if (poll(p, (nfds_t)n + 1, -1) < 0 && errno != EINTR) return NULL;
-        if (p[n].revents) return NULL;
-        for (int i = 0; i < n; i++) {
-            struct sockaddr_storage peer = { 0 };
-            socklen_t len = sizeof peer;
-            if (!(p[i].revents & POLLIN)) continue;
-            int fd = accept4(p[i].fd, (struct sockaddr *)&peer, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
-            if (fd >= 0) {
-                pd_address_unmap(&peer);
-                adopt(h, &h->listeners.list[i], fd, &peer);
-            } else if (out_of(errno)) {
-                complain(h, "accept_failed", errno);
-                if (!turn_away_with_spare(h, &h->listeners.list[i])) poll(&p[n], 1, 100); /* the listener stays readable; do not spin on it */
-            }
-        }
+        if (p[n].revents) break;
+        for (int i = 0; i < n; i++)
+            if (p[i].revents & POLLIN) accept_one(h, &h->listeners.list[i]);
     }
+    /* whoever has connected to a listener that is closed now has an answer coming; those of a passed one wait for the next daemon */
+    for (int i = 0; i < n; i++)
+        for (int k = 0; k < LAST_ACCEPTS && !h->listeners.list[i].passed && accept_one(h, &h->listeners.list[i]); k++) {}
+    return NULL;
 }
 
 void pd_http_set_limits(struct pd_http *h, const struct pd_http_limits *l) {

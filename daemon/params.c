@@ -4,6 +4,7 @@
 
 #include <jansson.h>
 #include <math.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -587,8 +588,14 @@ static bool take(const struct row *r, struct pd_params *p, json_t *v, struct pd_
     return true;
 }
 
-/* Nesting before the parser sees it: the parser recurses. */
-static bool too_deep(const char *s, size_t n) {
+/* Of all bodies that are parsed now: see check_size. */
+static atomic_uint_fast64_t parts_held;
+
+/* Looks before the parser does, which recurses, and makes of three bytes an object of a hundred and more. False with the error. */
+static bool check_size(const char *s, size_t n, struct pd_params *p, struct pd_error *x) {
+    /* of about 48 bytes each: a list or an object takes four of them, a text or a member's name another two */
+    enum { LIST = 4, TEXT = 2, MAX_PARTS = 4 << 20, BODIES_AT_ONCE = 4 };
+    uint64_t parts = 0;
     int depth = 0;
     bool text = false;
     for (size_t i = 0; i < n; i++) {
@@ -597,13 +604,19 @@ static bool too_deep(const char *s, size_t n) {
             else if (s[i] == '"') text = false;
         } else if (s[i] == '"') {
             text = true;
+            parts += TEXT;
         } else if (s[i] == '[' || s[i] == '{') {
-            if (++depth > PD_MAX_JSON_DEPTH) return true;
+            if (++depth > PD_MAX_JSON_DEPTH) return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is nested deeper than %d levels.", PD_MAX_JSON_DEPTH);
+            parts += LIST;
         } else if (s[i] == ']' || s[i] == '}') {
             depth--;
+        } else if (s[i] == ',') {
+            parts++;
         }
     }
-    return false;
+    if (parts > MAX_PARTS) return pd_error_set(x, PD_ERR_VALUE, NULL, "The body has too many values: it may have %d numbers, or a quarter as many lists.", MAX_PARTS);
+    p->parts = parts; /* pd_params_done gives them back */
+    return atomic_fetch_add(&parts_held, parts) + parts <= (uint64_t)BODIES_AT_ONCE * MAX_PARTS || no_memory(x);
 }
 
 /* The field of the body's own that the byte before `at` is in the value of: its name as it is written, NULL where that has an escape. */
@@ -647,10 +660,10 @@ static bool too_large(const char *body, size_t len, const json_error_t *err, str
 static bool parse_root(const char *body, size_t len, struct pd_params *p, struct pd_error *x) {
     json_error_t err;
     if (len == 0) return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is empty; a JSON object is needed.");
-    if (too_deep(body, len)) return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is nested deeper than %d levels.", PD_MAX_JSON_DEPTH);
+    if (!check_size(body, len, p, x)) return false;
     p->root = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &err);
     if (!p->root) {
-        if (json_error_code(&err) == json_error_out_of_memory) return no_memory(x);
+        if (json_error_code(&err) == json_error_out_of_memory || !err.text[0]) return no_memory(x); /* most of its allocations fail without a word */
         if (json_error_code(&err) == json_error_numeric_overflow) return too_large(body, len, &err, x);
         for (char *c = err.text; *c; c++)
             if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?'; /* it quotes the body, which may not be UTF-8 */
@@ -749,6 +762,7 @@ void pd_params_done(struct pd_params *p) {
     free(p->grammar_text);
     pn_grammar_put(p->grammar);
     json_decref(p->root);
+    atomic_fetch_sub(&parts_held, p->parts);
 }
 
 void pd_params_defaults(struct pd_params *p, const struct cf_sampling *d) {

@@ -65,6 +65,7 @@ struct pd_params {
         uint32_t n_ids;
     } *prompts;
     size_t n_prompts;
+    uint64_t parts; /* of the body, as counted against what all bodies may have */
 };
 
 /* Parses and checks a body. False with *ret_error set, whose param is the JSON path at fault; *ret is then empty. Free with

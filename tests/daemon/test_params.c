@@ -440,6 +440,35 @@ static void a_number_beyond_64_bits_names_its_field(void **state) {
 }
 
 /* Behind a NUL, which a text may have, a comparison of C strings does not look. */
+/* Three bytes of a body become an object of a hundred: they are counted before any is made, and what is counted is given back. */
+static void refuses_more_values_than_memory_should_hold(void **state) {
+    (void)state;
+    size_t n = 4 << 20;
+    char *body = malloc(n);
+    struct pd_params p;
+    struct pd_error x;
+    memcpy(body, "{\"user\":[", 9);
+    for (size_t i = 9; i < n; i++) body[i] = "[],"[i % 3];
+    assert_false(pd_params_parse(PD_API_CHAT, body, n, &p, &x));
+    assert_int_equal(x.id, PD_ERR_VALUE);
+    assert_non_null(strstr(x.message, "too many values"));
+    /* as many as may be, and no JSON: were they kept, the fifth would be told of memory */
+    memcpy(body, "{!", 2);
+    for (int i = 0; i < 9; i++) {
+        assert_false(pd_params_parse(PD_API_CHAT, body, 9 + 3 * (((4 << 20) - 16) / 5), &p, &x));
+        assert_int_equal(x.id, PD_ERR_INVALID);
+        assert_non_null(strstr(x.message, "not JSON"));
+    }
+    /* a list of ids as long as any model's context */
+    size_t at = (size_t)snprintf(body, n, "{\"model\":\"m\",\"prompt\":[1");
+    for (int i = 1; i < 1 << 20; i++, at += 2) memcpy(body + at, ",1", 2);
+    memcpy(body + at, "]}", 2);
+    assert_true(pd_params_parse(PD_API_TEXT, body, at + 2, &p, &x));
+    assert_int_equal(p.prompts[0].n_ids, 1 << 20);
+    pd_params_done(&p);
+    free(body);
+}
+
 static void takes_no_word_with_more_behind_it(void **state) {
     (void)state;
 #define NUL "\\u0000"
@@ -564,6 +593,7 @@ int main(void) {
         cmocka_unit_test(refuses_more_ids_than_it_takes),
         cmocka_unit_test(takes_a_seed_of_its_own_each_time),
         cmocka_unit_test(a_number_beyond_64_bits_names_its_field),
+        cmocka_unit_test(refuses_more_values_than_memory_should_hold),
         cmocka_unit_test(takes_no_word_with_more_behind_it),
         cmocka_unit_test(refuses_deep_nesting_before_parsing),
         cmocka_unit_test(survives_mutants),

@@ -110,6 +110,24 @@ def test_completions_take_text_ids_and_several_prompts(daemon):
     assert none["choices"][0] == {"index": 0, "text": "ab", "logprobs": None, "finish_reason": "length"} and none["usage"]["completion_tokens"] == 0
 
 
+def test_of_several_prompts_one_too_long_is_named_before_any_is_computed(daemon):
+    before = daemon.counters()["requests"]
+    for stream in (False, True):
+        r = daemon.complete(["a", "b", "c" * 3000], max_tokens=2, stream=stream)
+        assert r.status == 400 and r.error["code"] == "context_length_exceeded" and r.error["param"] == "prompt.2", r.body
+    assert daemon.counters()["requests"] == before
+    assert daemon.complete("c" * 3000, max_tokens=2).error["param"] == "prompt"
+
+
+def test_a_refusal_keeps_its_text_whatever_it_quotes(daemon):
+    for name in ("ü" * 200, "a" + "ü" * 200):  # cut within a character
+        assert "does not exist here. There is: tiny" in daemon.chat(model=name).error["message"]
+    r = daemon.get("/v1/models/%ff%fe")
+    assert r.status == 404 and "\ufffd" in r.error["message"] and "There is: tiny" in r.error["message"]
+    r = daemon.chat(stream=True, stream_options={"a" + "ü" * 60: True})
+    assert r.status == 400 and r.error["param"].startswith("stream_options.aü")
+
+
 def test_content_parts_are_joined(daemon):
     parts = [{"type": "text", "text": "Hel"}, {"type": "text", "text": "lo"}]
     a = daemon.chat(parts, max_tokens=1).json["usage"]["prompt_tokens"]

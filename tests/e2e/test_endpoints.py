@@ -1,8 +1,10 @@
 """What is beside the answers: tokenizing, templates, slots, metrics, and the API's description of itself."""
+import hashlib
 import json
 import math
 import re
 import shutil
+import socket
 import subprocess
 import time
 
@@ -345,6 +347,37 @@ def test_metrics_count_what_happens(models, start):
     assert abs(of(got, "process_start_time_seconds") - time.time()) < 600 and of(got, "pantheon_manifest_valid") == 1
     for key, value in before.items():  # nothing that counts ever falls
         assert not key[0].endswith("_total") or got[key] >= value, key
+
+
+def test_the_log_has_a_line_for_each_request_that_is_counted(models, start, tmp_path):
+    """Also for those that were broken, or refused before their body was read."""
+    keys = tmp_path / "keys"
+    keys.write_text("a:" + hashlib.sha256(b"sk-a").hexdigest() + "\n")
+    d = start(manifest(("tiny", models["tiny"]), server=f"api_keys_file: {json.dumps(str(keys))}"), wait=False)
+    d.wait_listening()
+    mine = {"Authorization": "Bearer sk-a"}
+    d.post("/v1/completions", {})  # no key
+    d.get("/v1/models", headers={**mine, "Host": "elsewhere.example"})
+    d.get("/nowhere", headers=mine)
+    for broken in (b"GET /\r\n\r\n", b"\x16\x03\x01", b"GET / HTTP/3.0\r\n\r\n"):
+        d.raw(broken)
+    with socket.create_connection(("127.0.0.1", d.port)) as s:  # leaves in its body
+        s.sendall(b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nAuthorization: Bearer sk-a\r\nContent-Length: 5\r\n\r\nab")
+
+    def count():
+        got = parse(d.get("/metrics", headers=mine).body.decode())
+        return {k: of(got, "pantheon_http_requests_total", code=k) for k in ("2xx", "4xx", "5xx", "none")}
+
+    def written():
+        lines = [x for x in d.log.splitlines() if "area=http event=" in x and " request=req_" in x]
+        statuses = [re.search(r" status=(\d+)", x)[1] for x in lines]
+        return {k: sum(x[0] == {"none": "0"}.get(k, k[0]) for x in statuses) for k in ("2xx", "4xx", "5xx", "none")}
+
+    wait_for(lambda: count()["none"] == 1, 10, "the one that left is counted")
+    settled = wait_for(lambda: (a := written()) == written() and a, 10)
+    now = count()
+    assert now == {**settled, "2xx": now["2xx"]} and now["4xx"] == 5 and now["5xx"] == 1, (now, settled)
+    wait_for(lambda: written()["2xx"] >= now["2xx"], 10, "each has its line")
 
 
 def test_metrics_tell_outcomes_apart(models, start):

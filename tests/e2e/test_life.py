@@ -119,6 +119,38 @@ def test_flags_are_explained_and_wrong_ones_are_usage(tmp_path, models):
     assert subprocess.run([BUILD / "pantheond", "--config", good, "--check-config"], capture_output=True).returncode == 0
 
 
+def test_check_config_looks_at_what_a_start_reads(tmp_path):
+    """A certificate that cannot be used ends a start, and with a bad file of keys nobody is let in: both are said beforehand."""
+    (tmp_path / "cert.pem").write_text("no certificate\n")
+    (tmp_path / "key.pem").write_text("no key\n")
+    (tmp_path / "key.pem").chmod(0o600)
+    (tmp_path / "keys").write_text("alice sk-plain\n")
+    file = tmp_path / "models.yaml"
+    file.write_text(manifest(server="tls: { cert: cert.pem, key: key.pem }\napi_keys_file: keys").replace("PORT", "8443").replace("models:", "models: []"))
+    r = subprocess.run([BUILD / "pantheond", "--check-config", "--config", file], capture_output=True, text=True)
+    assert r.returncode == 1 and "cert.pem: no certificate in PEM form" in r.stderr and "keys:1: a line is 'name:sha256'" in r.stderr and "sk-plain" not in r.stderr, r.stderr
+    (tmp_path / "cert.pem").unlink()
+    (tmp_path / "keys").write_text("alice:" + "ab" * 32 + "\n")
+    r = subprocess.run([BUILD / "pantheond", "--check-config", "--config", file], capture_output=True, text=True)
+    assert r.returncode == 1 and "server.tls.cert: " in r.stderr and "keys" not in r.stderr, r.stderr
+
+
+def test_a_daemon_that_may_open_few_files_tells_whom_it_cannot_serve(models, start):
+    d = start(manifest(("tiny", models["tiny"])), launch=("sh", "-c", 'ulimit -n 300; exec "$0" "$@"'))
+    held = [socket.create_connection(("127.0.0.1", d.port), timeout=20 * SLOW) for _ in range(250)]
+    for s in held:
+        s.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+    answers = [s.recv(4096)[:13] for s in held]
+    assert set(answers) == {b"HTTP/1.1 200 ", b"HTTP/1.1 503 "} and answers.count(b"HTTP/1.1 200 ") >= 149, answers
+    d.write(manifest(("tiny", models["tiny"]), server="sse_ping: 1s"))
+    d.signal(signal.SIGHUP)
+    wait_for(lambda: "manifest_accepted" in d.log.split("event=ready")[-1], 10, "files can be read all the same")
+    for s in held:
+        s.close()
+    wait_for(lambda: d.get("/health").json["connections"] == 1, 10)
+    assert d.chat(max_tokens=1).status == 200 and "event=few_files limit=300 " in d.log
+
+
 def test_systemd_is_told_what_happens(models, start, tmp_path):
     path = str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as s:
