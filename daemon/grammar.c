@@ -74,7 +74,7 @@ bool pd_grammar_format(struct pd_params *p, const char *field, json_t *v, struct
     char path[96];
     snprintf(path, sizeof path, "%.60s.type", field);
     if (!json_is_object(v)) return pd_error_set(x, PD_ERR_INVALID, field, "'%s' must be an object.", field);
-    const char *type = json_string_value(json_object_get(v, "type"));
+    const char *type = pd_json_word(json_object_get(v, "type"));
     if (!type) return pd_error_set(x, PD_ERR_INVALID, path, "'%s' must be a text.", path);
     if (strcmp(type, "text") == 0) return true;
     if (strcmp(type, "json_object") == 0) return set(p, field, PN_GRAMMAR_JSON_OBJECT, malloc(1), 0, x);
