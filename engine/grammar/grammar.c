@@ -116,6 +116,12 @@ struct pn_grammar *pn_grammar_ref(struct pn_grammar *g) {
 
 void pn_grammar_put(struct pn_grammar *g) {
     if (!g || atomic_fetch_sub(&g->refs, 1) != 1) return;
+    if (g->masks && fo_log_debug_on("grammar")) {
+        struct pn_masks_stats s;
+        pn_masks_stats(g->masks, &s);
+        FO_DEBUGF("grammar", "given up masks=%u states=%u masks_bytes=%zu hits=%llu walks=%llu", s.n_masks, s.n_states, pn_masks_bytes(g->masks),
+                  (unsigned long long)s.hits, (unsigned long long)s.walks);
+    }
     pn_masks_free(g->masks);
     pn_program_free(g->program);
     trie_put(g->trie);
