@@ -17,6 +17,7 @@
 #include "engine/grammar/ir.h"
 #include "engine/grammar/masks.h"
 #include "engine/grammar/regex.h"
+#include "engine/grammar/schema.h"
 #include "foundry/base/clock.h"
 #include "foundry/base/err.h"
 #include "foundry/base/log.h"
@@ -91,6 +92,11 @@ static int build_json_object(struct pn_ir *ir, const char *text, size_t len, str
     return pn_gbnf_build(ir, json_object, sizeof json_object - 1, e);
 }
 
+static int build_json_schema(struct pn_ir *ir, const char *text, size_t len, struct fo_err *e) {
+    char pointer[PN_SCHEMA_POINTER_BYTES]; /* the message has it too */
+    return pn_schema_compile(text, len, ir, pointer, e);
+}
+
 /* A notation is a function that builds rules of a text. */
 static const struct {
     const char *name;
@@ -100,6 +106,7 @@ static const struct {
     [PN_GRAMMAR_REGEX] = { "regex", pn_regex_build },
     [PN_GRAMMAR_CHOICE] = { "choice", build_choice },
     [PN_GRAMMAR_JSON_OBJECT] = { "json_object", build_json_object },
+    [PN_GRAMMAR_JSON_SCHEMA] = { "json_schema", build_json_schema },
 };
 
 /* --- one grammar ------------------------------------------------------------------------------- */
