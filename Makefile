@@ -200,6 +200,10 @@ check-goldens: $(GOLDEN_TESTS) $(B)/tests/foundry/test_quant $(B)/pantheon-$(BAC
 VOCABS ?= $(O)/vocabs
 check-vocabs: $(B)/tests/foundry/test_tok_golden
 	$(Q)$(PYTHON) tests/goldens/vocabs.py '$(abspath $(VOCABS))' $<
+# The JSON-Schema-Test-Suite, fetched once (SCHEMAS=DIR: from there), against the grammars of its schemas.
+SCHEMAS ?= $(O)/schemas
+check-schemas: $(B)/tests/gen/check_schemas
+	$(Q)$(PYTHON) tests/goldens/schemas.py '$(abspath $(SCHEMAS))' $< docs/structured-output.md
 # 64-bit Arm, built by a cross compiler and run under an emulator. QUICK=1: what the slow emulator does in two minutes.
 ARM_TESTS := $(addprefix $(B)/tests/,$(addprefix foundry/test_,kernels quant dtype device gguf file sim tok tok_golden unicode) \
  $(addprefix engine/test_,api kv) \
@@ -254,6 +258,7 @@ help:
 	@echo 'make test          the unit tests alone (no network)'
 	@echo 'make check-goldens   every reference case that this build can run (GOLDENS=DIR: of another folder than tests/data/goldens)'
 	@echo 'make check-vocabs  real vocabularies against llama.cpp'"'"'s test texts (fetches 77 MB once; VOCABS=DIR)'
+	@echo 'make check-schemas  the JSON-Schema-Test-Suite against the grammars of its schemas (fetches it once; SCHEMAS=DIR)'
 	@echo 'make check-arm     cross-compiles for 64-bit Arm and tests that build under an emulator (Debian; QUICK=1: the most important)'
 	@echo 'make check-clients LangChain, LiteLLM and schemathesis against the daemon, in a venv of their own'
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
@@ -263,7 +268,7 @@ help:
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond pantheon-reconcile libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-boot check-clients e2e soak check-deps check deps demo install help clean FORCE
+.PHONY: all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-schemas check-boot check-clients e2e soak check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

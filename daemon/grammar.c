@@ -10,6 +10,8 @@
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "engine/engine.h"
+#include "engine/grammar/ir.h"
+#include "engine/grammar/schema.h"
 #include "foundry/base/err.h"
 
 enum { MAX_CHOICES = 4096 };
@@ -70,6 +72,33 @@ bool pd_grammar_choice(struct pd_params *p, const char *field, json_t *v, struct
     return set(p, field, PN_GRAMMAR_CHOICE, text, bytes, x);
 }
 
+bool pd_grammar_schema(struct pd_params *p, const char *field, json_t *v, struct pd_error *x) {
+    if (json_is_string(v)) return text_field(p, field, PN_GRAMMAR_JSON_SCHEMA, v, x);
+    if (!json_is_object(v) && !json_is_boolean(v)) return pd_error_set(x, PD_ERR_INVALID, field, "'%s' must be a JSON Schema: an object.", field);
+    char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
+    return set(p, field, PN_GRAMMAR_JSON_SCHEMA, text, text ? strlen(text) : 0, x);
+}
+
+/* The object with name, schema, strict and description. strict changes nothing: a schema is always held to. */
+static bool named_schema(struct pd_params *p, const char *path, const char *schema_path, json_t *v, struct pd_error *x) {
+    static const char allowed[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
+    char at[96];
+    if (!json_is_object(v)) return pd_error_set(x, PD_ERR_INVALID, path, "'%s' must be an object with a name and a schema.", path);
+    const json_t *name = json_object_get(v, "name"), *strict = json_object_get(v, "strict"), *about = json_object_get(v, "description");
+    size_t len = json_string_length(name);
+    snprintf(at, sizeof at, "%.60s.name", path);
+    if (!json_is_string(name)) return pd_error_set(x, PD_ERR_INVALID, at, "'%s' must be a text.", at);
+    if (len == 0 || len > 64 || strspn(json_string_value(name), allowed) != len)
+        return pd_error_set(x, PD_ERR_VALUE, at, "'%s' must be 1 to 64 letters, digits, '_' and '-'.", at);
+    snprintf(at, sizeof at, "%.60s.strict", path);
+    if (strict && !json_is_boolean(strict) && !json_is_null(strict)) return pd_error_set(x, PD_ERR_INVALID, at, "'%s' must be true or false.", at);
+    snprintf(at, sizeof at, "%.60s.description", path);
+    if (about && !json_is_string(about) && !json_is_null(about)) return pd_error_set(x, PD_ERR_INVALID, at, "'%s' must be a text.", at);
+    json_t *schema = json_object_get(v, "schema");
+    if (!json_is_object(schema)) return pd_error_set(x, PD_ERR_INVALID, schema_path, "'%s' must be a JSON Schema: an object.", schema_path);
+    return pd_grammar_schema(p, schema_path, schema, x);
+}
+
 bool pd_grammar_format(struct pd_params *p, const char *field, json_t *v, struct pd_error *x) {
     char path[96];
     snprintf(path, sizeof path, "%.60s.type", field);
@@ -78,14 +107,31 @@ bool pd_grammar_format(struct pd_params *p, const char *field, json_t *v, struct
     if (!type) return pd_error_set(x, PD_ERR_INVALID, path, "'%s' must be a text.", path);
     if (strcmp(type, "text") == 0) return true;
     if (strcmp(type, "json_object") == 0) return set(p, field, PN_GRAMMAR_JSON_OBJECT, malloc(1), 0, x);
-    if (strcmp(type, "json_schema") == 0)
-        return pd_error_set(x, PD_ERR_UNSUPPORTED, path, "'%s': '%s' is not honoured by this version; 'text' and 'json_object' are.", path, type);
+    if (strcmp(type, "json_schema") == 0) /* a Response has the schema in the format itself */
+        return strcmp(field, "text.format") == 0 ? named_schema(p, field, "text.format.schema", v, x)
+                                                 : named_schema(p, "response_format.json_schema", "response_format.json_schema.schema", json_object_get(v, "json_schema"), x);
     return pd_error_set(x, PD_ERR_VALUE, path, "'%s' must be text, json_object or json_schema.", path);
+}
+
+/* What is wrong with a schema, and where: it is compiled once more for the place, which only errors pay for. */
+static bool schema_error(const struct pd_params *p, const struct fo_err *why, struct pd_error *x) {
+    char pointer[PN_SCHEMA_POINTER_BYTES] = "", at[PN_SCHEMA_POINTER_BYTES + 64];
+    struct pn_ir *ir = NULL;
+    struct fo_err e = *why;
+    bool fits = pn_ir_new(&ir, &e) == FO_OK && pn_schema_compile(p->grammar_text, p->n_grammar_text, ir, pointer, &e) == FO_OK;
+    pn_ir_free(ir);
+    snprintf(at, sizeof at, "%.60s%s", p->grammar_field, pointer);
+    for (char *c = at; *c; c++)
+        if (*c == '/') *c = '.';
+    if (fits && why->code == FO_EINVAL) return pd_error_set(x, PD_ERR_SCHEMA, at, "'%s': nothing is accepted by this schema.", p->grammar_field);
+    return pd_error_set(x, PD_ERR_SCHEMA, at, "'%s': %s", p->grammar_field, fits ? why->msg : e.msg);
 }
 
 bool pd_grammar_compile(struct pn_served *s, struct pd_params *p, struct pd_error *x) {
     struct fo_err e;
     if (!p->grammar_field || pn_served_grammar(s, p->grammar_kind, p->grammar_text, p->n_grammar_text, &p->grammar, &e) == FO_OK) return true;
+    bool fault = e.code == FO_EINVAL || e.code == FO_EFORMAT || e.code == FO_EUNSUPPORTED || e.code == FO_ELIMIT;
+    if (p->grammar_kind == PN_GRAMMAR_JSON_SCHEMA && fault) return schema_error(p, &e, x);
     pd_error_from(x, &e, false);
     if (pd_error_row(x->id)->status == 400) pd_error_set(x, x->id, p->grammar_field, "'%s': %s", p->grammar_field, e.msg);
     return false;

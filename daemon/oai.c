@@ -26,6 +26,7 @@ static const struct pd_error_row rows[PD_N_ERRORS] = {
     [PD_ERR_VALUE] = { 400, INVALID, "invalid_value", "A value is out of range or not one of those allowed; `param` is its path.", false },
     [PD_ERR_UNKNOWN_PARAM] = { 400, INVALID, "unknown_parameter", "A field that this server does not know.", false },
     [PD_ERR_UNSUPPORTED] = { 400, INVALID, "unsupported_parameter", "A field or value that this version knows and does not honour.", false },
+    [PD_ERR_SCHEMA] = { 400, INVALID, "unsupported_schema", "A JSON Schema that no answer can be held to: `param` and the message name the place and the keyword.", false },
     [PD_ERR_TEMPLATE] = { 400, INVALID, "chat_template_invalid", "The model's chat template does not parse, so it cannot chat; /v1/completions works.", false },
     [PD_ERR_BUDGET] = { 400, "context_over_budget", "context_length_exceeded", "Prompt and max_tokens pass the model's cap; `budget` has the numbers.", false },
     [PD_ERR_MALFORMED] = { 400, INVALID, "malformed_request", "The bytes are not a well-formed HTTP request.", false },

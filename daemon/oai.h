@@ -18,6 +18,7 @@ enum pd_error_id {
     PD_ERR_VALUE,         /* a value out of range */
     PD_ERR_UNKNOWN_PARAM, /* a field that this server does not know */
     PD_ERR_UNSUPPORTED,   /* a field or value that it knows and does not honour */
+    PD_ERR_SCHEMA,        /* a JSON Schema that an answer cannot be held to */
     PD_ERR_TEMPLATE,      /* the model's chat template cannot be used */
     PD_ERR_BUDGET,        /* the request does not fit its model's cap */
     PD_ERR_MALFORMED,     /* broken HTTP */

@@ -58,6 +58,8 @@ static bool get_response_format(struct pd_params *p, json_t *v, struct pd_error 
 static bool get_grammar(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_regex(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_guided_grammar(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_guided_json(struct pd_params *p, json_t *v, struct pd_error *x);
+static bool get_json_schema(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_guided_regex(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_guided_choice(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_tools(struct pd_params *p, json_t *v, struct pd_error *x);
@@ -125,13 +127,15 @@ static const struct row rows[] = {
     { "with_tokens", PD_API_TEMPLATE, BOOL, AT(with_tokens), .doc = "The answer has `tokens` and `count` too." },
     { "chat_template_kwargs", PD_API_TALK | PD_API_TOKENIZE, FN, .fn = get_template_kwargs, .doc = "Object of further variables for the model's template." },
     { "modalities", PD_API_CHAT, FN, .fn = get_modalities, .doc = "Only [\"text\"]." },
-    { "response_format", PD_API_CHAT, FN, .fn = get_response_format, .doc = "`{\"type\":\"json_object\"}`: the answer is a JSON object, by the tokens that may come and not by asking the model for it. `{\"type\":\"text\"}`: any text. json_schema is refused in this version." },
+    { "response_format", PD_API_CHAT, FN, .fn = get_response_format, .doc = "`{\"type\":\"json_object\"}`: the answer is a JSON object, by the tokens that may come and not by asking the model for it. `{\"type\":\"text\"}`: any text. `{\"type\":\"json_schema\",\"json_schema\":{\"name\":...,\"schema\":{...}}}`: JSON that the schema accepts, strict or not; see structured-output.md for what is held of a schema." },
     { "text", PD_API_RESPONSES, FN, .fn = get_text_format, .doc = "`format` is what response_format is on /v1/chat/completions. `verbosity` is ignored: no model of this version has the setting." },
     { "grammar", PD_API_ANSWERS, FN, .fn = get_grammar, .doc = "Rules in GBNF, of which `root` is the whole answer: no token comes that they do not allow, and where they end, so does it. One that does not parse is an error with its line and column. Of grammar, regex, response_format and their other names one is taken." },
     { "regex", PD_API_ANSWERS, FN, .fn = get_regex, .doc = "A regular expression that the whole answer matches." },
     { "guided_grammar", PD_API_ANSWERS, FN, .fn = get_guided_grammar, .doc = "vLLM's name of grammar." },
     { "guided_regex", PD_API_ANSWERS, FN, .fn = get_guided_regex, .doc = "vLLM's name of regex." },
     { "guided_choice", PD_API_ANSWERS, FN, .fn = get_guided_choice, .doc = "A list of texts, one of which the answer is." },
+    { "guided_json", PD_API_ANSWERS, FN, .fn = get_guided_json, .doc = "vLLM's name of a response_format with a JSON Schema: the schema, or its text." },
+    { "json_schema", PD_API_ANSWERS, FN, .fn = get_json_schema, .doc = "llama.cpp's name of the same." },
     { "metadata", PD_API_RESPONSES, FN, .fn = get_metadata, .doc = "Object of up to 16 texts, the caller's own labels; the answer has them." },
     { "tools", PD_API_TALK, FN, .fn = get_tools, .doc = "Refused in this version unless empty or tool_choice is none." },
     { "best_of", PD_API_TEXT, INT64, 1, 1, AT(best_of), .doc = "Only 1." },
@@ -149,9 +153,7 @@ static const struct row rows[] = {
     { "suffix", PD_API_TEXT, REFUSED, .doc = "Insertion is not in this version." },
     { "audio", PD_API_CHAT, REFUSED, .doc = "Text only." },
     { "web_search_options", PD_API_CHAT, REFUSED, .doc = "This server has no web search." },
-    { "json_schema", PD_API_ANSWERS, REFUSED, .doc = "JSON Schema is not in this version." },
-    { "guided_json", PD_API_ANSWERS, REFUSED, .doc = "JSON Schema is not in this version." },
-    { "structured_outputs", PD_API_ANSWERS, REFUSED, .doc = "Send grammar, regex, guided_choice or response_format." },
+    { "structured_outputs", PD_API_ANSWERS, REFUSED, .doc = "Send grammar, regex, guided_choice, guided_json or response_format." },
     { "chat_template", PD_API_CHAT, REFUSED, .doc = "The template is the model's or the manifest's, not the request's." },
     { "continue_final_message", PD_API_CHAT, REFUSED, .doc = "Not in this version." },
     { "mirostat", PD_API_ANSWERS, REFUSED, .doc = "Not a sampler of this server." },
@@ -435,6 +437,14 @@ static bool get_regex(struct pd_params *p, json_t *v, struct pd_error *x) {
 
 static bool get_guided_grammar(struct pd_params *p, json_t *v, struct pd_error *x) {
     return pd_grammar_gbnf(p, "guided_grammar", v, x);
+}
+
+static bool get_guided_json(struct pd_params *p, json_t *v, struct pd_error *x) {
+    return pd_grammar_schema(p, "guided_json", v, x);
+}
+
+static bool get_json_schema(struct pd_params *p, json_t *v, struct pd_error *x) {
+    return pd_grammar_schema(p, "json_schema", v, x);
 }
 
 static bool get_guided_regex(struct pd_params *p, json_t *v, struct pd_error *x) {

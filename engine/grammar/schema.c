@@ -1,17 +1,18 @@
 /* JSON Schema as a grammar: the driver. The story:
  *
- * A schema says what an instance may look like; a grammar says which texts there are. In between stand shapes (schema_impl.h): a shape is one way
- * for a value of one type to look, everything in it at once, and a set of shapes is any of them. Each keyword is a set, or its opposite
- * (schema_types.c, schema_expand.c), so that allOf is "and", anyOf "or", and not, oneOf and if become both by taking the opposite where it
- * is a set of shapes again. Strings and numbers are automata inside (schema_dfa.c), because those can be joined and turned round.
+ * A schema says what an instance may look like; a grammar says which texts there are. In between stand shapes (schema_impl.h): a shape is
+ * one way for a value of one type to look, everything in it at once, and a set of shapes is any of them. Each keyword is a set, or its
+ * opposite (schema_types.c, schema_expand.c), so that allOf is "and", anyOf "or", and not, oneOf and if become both by taking the opposite
+ * where it is a set of shapes again. Strings and numbers are automata inside (schema_dfa.c), because those can be joined and turned round.
  *
  * What stands in properties and items is not looked into: a rule is made for it, named by the schemas that all hold there, and written when
- * its turn comes (schema_emit.c). Schemas that recur are the same rule again; recursion ends by itself, and nothing recurses with an instance's
- * depth.
+ * its turn comes (schema_emit.c). Schemas that recur are the same rule again; recursion ends by itself, and nothing recurses with an
+ * instance's depth.
  *
  * All of this is bounded: the schema's size and depth, the memory, and the work, which is counted. */
 #include "engine/grammar/schema_impl.h"
 
+#include <jansson.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +23,10 @@ static uint32_t place_of(const struct pn_sc *c, const json_t *v) {
     uint32_t lo = 0, hi = c->n_places;
     while (lo < hi) {
         uint32_t mid = lo + (hi - lo) / 2;
-        if ((uintptr_t)c->places[mid].value < (uintptr_t)v) lo = mid + 1; else hi = mid;
+        if ((uintptr_t)c->places[mid].value < (uintptr_t)v)
+            lo = mid + 1;
+        else
+            hi = mid;
     }
     return lo < c->n_places && c->places[lo].value == v ? lo : UINT32_MAX;
 }
@@ -206,7 +210,8 @@ const json_t *pn_sc_resolve(struct pn_sc *c, const json_t *s, const char *key, c
         const char *uri = join_uri(c, here == UINT32_MAX ? NULL : c->places[here].uri, ref, len);
         resource = NULL;
         for (uint32_t i = 0; i < c->n_places && !resource; i++)
-            if (c->places[i].resource == c->places[i].value && c->places[i].uri && strcmp(c->places[i].uri, uri) == 0) resource = c->places[i].value;
+            if (c->places[i].resource == c->places[i].value && c->places[i].uri && strcmp(c->places[i].uri, uri) == 0)
+                resource = c->places[i].value;
         if (!resource) {
             pn_sc_fail(c, FO_EUNSUPPORTED, s, key, "'%.80s' is not in this document, and nothing is fetched", ref);
             return NULL;
@@ -220,9 +225,11 @@ const json_t *pn_sc_resolve(struct pn_sc *c, const json_t *s, const char *key, c
         for (uint32_t i = 0; i < c->n_places && !target; i++) {
             const json_t *v = c->places[i].value;
             if (c->places[i].resource != resource || !json_is_object(v)) continue;
-            const char *anchor = json_string_value(json_object_get(v, "$anchor")), *dynamic = json_string_value(json_object_get(v, "$dynamicAnchor"));
+            const char *anchor = json_string_value(json_object_get(v, "$anchor")),
+                       *dynamic = json_string_value(json_object_get(v, "$dynamicAnchor"));
             const char *old = json_string_value(json_object_get(v, "$id")); /* draft 7: "#name" */
-            if ((anchor && strcmp(anchor, fragment) == 0) || (dynamic && strcmp(dynamic, fragment) == 0) || (old && old[0] == '#' && strcmp(old + 1, fragment) == 0))
+            if ((anchor && strcmp(anchor, fragment) == 0) || (dynamic && strcmp(dynamic, fragment) == 0) ||
+                (old && old[0] == '#' && strcmp(old + 1, fragment) == 0))
                 target = v;
         }
     }
@@ -311,9 +318,12 @@ static void compile(struct pn_sc *c) {
 int pn_schema_compile(const char *json, size_t len, struct pn_ir *ir, char pointer[PN_SCHEMA_POINTER_BYTES], struct fo_err *e) {
     json_error_t parse;
     pointer[0] = '\0';
-    if (len > PN_SCHEMA_MAX_BYTES) return fo_fail_need(e, FO_ELIMIT, len, PN_SCHEMA_MAX_BYTES, "JSON Schema: it is larger than %d KiB", PN_SCHEMA_MAX_BYTES >> 10);
+    if (len > PN_SCHEMA_MAX_BYTES)
+        return fo_fail_need(e, FO_ELIMIT, len, PN_SCHEMA_MAX_BYTES, "JSON Schema: it is larger than %d KiB", PN_SCHEMA_MAX_BYTES >> 10);
     json_t *root = json_loadb(json, len, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &parse);
-    if (!root) return fo_fail_at(e, FO_EFORMAT, parse.line > 0 ? parse.line : 1, parse.column > 0 ? parse.column : 1, "JSON Schema: %s", parse.text);
+    if (!root)
+        return fo_fail_at(e, FO_EFORMAT, parse.line > 0 ? parse.line : 1, parse.column > 0 ? parse.column : 1, "JSON Schema: %s",
+                          parse.text);
     struct pn_sc *c = calloc(1, sizeof *c);
     if (!c) {
         json_decref(root);
@@ -325,8 +335,10 @@ int pn_schema_compile(const char *json, size_t len, struct pn_ir *ir, char point
     fo_region_init(&c->r, PN_SC_REGION_BYTES);
     compile(c);
     int rc = (int)c->err.code;
-    if (rc) *e = c->err;
-    else rc = pn_ir_state(ir, e);
+    if (rc)
+        *e = c->err;
+    else
+        rc = pn_ir_state(ir, e);
     fo_region_done(&c->r);
     free(c);
     json_decref(root);

@@ -1,12 +1,14 @@
-/* JSON Schema (draft 2020-12, and what pydantic and zod emit) as a grammar: the texts of it are the instances that the schema accepts, as JSON.
+/* JSON Schema (draft 2020-12, and what pydantic and zod emit) as a grammar: the texts of it are the instances that the schema accepts, as
+ * JSON.
  *
  * How the JSON looks: properties stand in the schema's order, those of allOf and $ref behind the schema's own, then those that are only
- * required, then any additional ones; one space may stand behind ':' and ',', and there is no other whitespace. Strings are any JSON spelling
- * of their characters. Numbers have no exponent where anything is asked of them, integers no fraction; what enum and const name is
+ * required, then any additional ones; one space may stand behind ':' and ',', and there is no other whitespace. Strings are any JSON
+ * spelling of their characters. Numbers have no exponent where anything is asked of them, integers no fraction; what enum and const name is
  * spelled in its shortest form.
  *
- * What a keyword does is a row of one table (pn_schema_row); a keyword without a row is an annotation. What cannot be held exactly is refused:
- * nothing that was asked for is dropped in silence. The one thing a grammar of this kind cannot see is that an additional property comes twice. */
+ * What a keyword does is a row of one table (pn_schema_row); a keyword without a row is an annotation. What cannot be held exactly is
+ * refused: nothing that was asked for is dropped in silence. The one thing a grammar of this kind cannot see is that an additional property
+ * comes twice. */
 #pragma once
 #include <stddef.h>
 
@@ -14,14 +16,14 @@ struct fo_err;
 struct pn_ir;
 
 enum {
-    PN_SCHEMA_MAX_BYTES = 1 << 20,    /* of the schema's text */
-    PN_SCHEMA_POINTER_BYTES = 256     /* of the place in it that an error is about, its end included */
+    PN_SCHEMA_MAX_BYTES = 1 << 20, /* of the schema's text */
+    PN_SCHEMA_POINTER_BYTES = 256  /* of the place in it that an error is about, its end included */
 };
 
 /* Writes the schema json[0..len) into ir, its root included. On failure the JSON pointer of what is at fault stands in
- * pointer ("" = the whole schema; cut where it is longer). FO_EFORMAT: no JSON, with line and column. FO_EINVAL: no schema. FO_EUNSUPPORTED: a keyword
- * that this cannot hold it to; the message names it. FO_ELIMIT: too big, too deep, too much work. FO_ENOMEM. Needs at most 64 MiB beside
- * ir, all given back. */
+ * pointer ("" = the whole schema; cut where it is longer). FO_EFORMAT: no JSON, with line and column. FO_EINVAL: no schema.
+ * FO_EUNSUPPORTED: a keyword that this cannot hold it to; the message names it. FO_ELIMIT: too big, too deep, too much work. FO_ENOMEM.
+ * Needs at most 64 MiB beside ir, all given back. */
 int pn_schema_compile(const char *json, size_t len, struct pn_ir *ir, char pointer[PN_SCHEMA_POINTER_BYTES], struct fo_err *e);
 
 enum pn_schema_use { PN_SCHEMA_ENFORCED, PN_SCHEMA_ANNOTATION, PN_SCHEMA_REFUSED };

@@ -226,8 +226,8 @@ const struct pn_dfa *pn_dfa_length(struct pn_sc *c, uint32_t min, uint32_t max) 
 }
 
 /* --- numbers ----------------------------------------------------------------------------------- */
-const struct pn_dfa *pn_dfa_digits(struct pn_sc *c, uint64_t (*next)(const void *ctx, uint64_t code, char ch), bool (*accept)(const void *ctx, uint64_t code),
-                                   const void *ctx) {
+const struct pn_dfa *pn_dfa_digits(struct pn_sc *c, uint64_t (*next)(const void *ctx, uint64_t code, char ch),
+                                   bool (*accept)(const void *ctx, uint64_t code), const void *ctx) {
     static const char symbols[] = "-./0123456789"; /* in order; '/' leads nowhere */
     struct pn_dfa_build b = { .c = c };
     struct numbers m = { .c = c };

@@ -1,6 +1,7 @@
 /* Shapes as rules. An object is a chain of rules, one for each declared property and number of members before it (as far as that number
  * matters), each with the property or, where it is optional, without; additional properties stand at the end of the chain. An array with
  * `contains` is a chain of the same kind, in which each item counts as found or not. */
+#include <jansson.h>
 #include <string.h>
 
 #include "engine/grammar/schema_impl.h"
@@ -203,7 +204,8 @@ static uint32_t emit_object(struct pn_sc *c, const struct pn_shape *s) {
     uint32_t most = s->max < (uint64_t)n + (others ? UINT32_MAX : 0) ? n : s->min > 1 ? s->min : 1;
     if (most > n) most = n > 0 ? n : 1;
     if ((uint64_t)(n + 1) * ((uint64_t)most + 1) > PN_SC_MAX_CELLS && most > 1) {
-        pn_sc_fail(c, FO_EUNSUPPORTED, c->at, s->max < PN_SC_NO_END ? "maxProperties" : "minProperties", "so many declared properties cannot be counted");
+        pn_sc_fail(c, FO_EUNSUPPORTED, c->at, s->max < PN_SC_NO_END ? "maxProperties" : "minProperties",
+                   "so many declared properties cannot be counted");
         return 0;
     }
     uint32_t *next = pn_sc_alloc(c, (size_t)most + 1, sizeof *next), *now = pn_sc_alloc(c, (size_t)most + 1, sizeof *now);
@@ -299,7 +301,8 @@ static uint32_t emit_unique(struct pn_sc *c, const struct pn_shape *s, uint32_t 
         }
     }
     if (!listed) {
-        pn_sc_fail(c, FO_EUNSUPPORTED, c->at, "uniqueItems", "a grammar does not remember items: only up to 8 values of an enum can be kept apart");
+        pn_sc_fail(c, FO_EUNSUPPORTED, c->at, "uniqueItems",
+                   "a grammar does not remember items: only up to 8 values of an enum can be kept apart");
         return 0;
     }
     uint32_t rules[256];
@@ -309,7 +312,8 @@ static uint32_t emit_unique(struct pn_sc *c, const struct pn_shape *s, uint32_t 
         if (count >= s->min) ways[k++] = pn_ir_empty(c->ir);
         for (uint32_t i = 0; i < n && count < s->max; i++)
             if (!(had >> i & 1))
-                ways[k++] = seq3(c, had ? pn_text_comma(c) : pn_ir_empty(c->ir), pn_text_value(c, values[i], 0), pn_ir_ref(c->ir, rules[had | 1u << i]));
+                ways[k++] = seq3(c, had ? pn_text_comma(c) : pn_ir_empty(c->ir), pn_text_value(c, values[i], 0),
+                                 pn_ir_ref(c->ir, rules[had | 1u << i]));
         pn_ir_define(c->ir, rules[had], pn_ir_alt(c->ir, ways, k));
     }
     return seq3(c, text(c, "["), pn_ir_ref(c->ir, rules[0]), text(c, "]"));
@@ -343,14 +347,22 @@ static uint32_t emit_shape(struct pn_sc *c, const struct pn_shape *s) {
     if (s->min > s->max) return pn_ir_never(c->ir);
     if (s->values) return emit_values(c, s);
     switch (s->type) {
-    case PN_T_NULL: return text(c, "null");
-    case PN_T_FALSE: return text(c, "false");
-    case PN_T_TRUE: return text(c, "true");
-    case PN_T_NUMBER: return pn_text_number_of(c, s->dfa);
-    case PN_T_STRING: return pn_text_string_of(c, s->dfa, s->min, s->max);
-    case PN_T_ARRAY: return emit_array(c, s);
-    case PN_T_OBJECT: return emit_object(c, s);
-    case PN_N_TYPES: break;
+    case PN_T_NULL:
+        return text(c, "null");
+    case PN_T_FALSE:
+        return text(c, "false");
+    case PN_T_TRUE:
+        return text(c, "true");
+    case PN_T_NUMBER:
+        return pn_text_number_of(c, s->dfa);
+    case PN_T_STRING:
+        return pn_text_string_of(c, s->dfa, s->min, s->max);
+    case PN_T_ARRAY:
+        return emit_array(c, s);
+    case PN_T_OBJECT:
+        return emit_object(c, s);
+    case PN_N_TYPES:
+        break;
     }
     return 0;
 }

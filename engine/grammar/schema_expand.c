@@ -1,8 +1,9 @@
 /* A schema, or its opposite, as the shapes that it allows: each keyword's, all together. Schemas that apply in place are looked into here;
  * those of properties and items are not: they become rules of their own.
  *
- * unevaluatedProperties and unevaluatedItems ask which parts of the schema looked at a member. Under them each branch of an anyOf stands for itself
- * and together with others: an instance that two branches accept may use what either of them knows. */
+ * unevaluatedProperties and unevaluatedItems ask which parts of the schema looked at a member. Under them each branch of an anyOf stands
+ * for itself and together with others: an instance that two branches accept may use what either of them knows. */
+#include <jansson.h>
 #include <string.h>
 
 #include "engine/grammar/schema_impl.h"
@@ -14,8 +15,9 @@ static bool has_unevaluated(const json_t *s) {
 }
 
 static void check_keyword(struct pn_sc *c, const json_t *s, const char *key, const json_t *v, const struct pn_keyword *k) {
-    static const char *const drafts[] = { "//json-schema.org/draft/2020-12/schema", "//json-schema.org/draft/2019-09/schema", "//json-schema.org/draft-07/schema",
-                                          "//json-schema.org/draft-06/schema",      "//json-schema.org/draft-04/schema",      "//json-schema.org/schema" };
+    static const char *const drafts[] = { "//json-schema.org/draft/2020-12/schema", "//json-schema.org/draft/2019-09/schema",
+                                          "//json-schema.org/draft-07/schema",      "//json-schema.org/draft-06/schema",
+                                          "//json-schema.org/draft-04/schema",      "//json-schema.org/schema" };
     if (k->row.use == PN_SCHEMA_REFUSED) pn_sc_fail(c, FO_EUNSUPPORTED, s, key, "%s", k->row.note);
     if (strcmp(key, "$schema") != 0) return;
     const char *at = json_is_string(v) ? strstr(json_string_value(v), "//") : NULL;
@@ -36,15 +38,15 @@ struct pn_set pn_sc_expand(struct pn_sc *c, struct pn_term t) {
         return (struct pn_set){ 0 };
     }
     if (c->depth == PN_SC_MAX_INLINE) {
-        pn_sc_fail(c, FO_ELIMIT, s, NULL, "more than %d schemas are applied in place of one another here: they refer to themselves without end", PN_SC_MAX_INLINE);
+        pn_sc_fail(c, FO_ELIMIT, s, NULL,
+                   "more than %d schemas are applied in place of one another here: they refer to themselves without end", PN_SC_MAX_INLINE);
         return (struct pn_set){ 0 };
     }
     c->depth++;
     bool tracked = !t.neg && has_unevaluated(s);
     c->tracked += tracked;
     struct pn_set all = t.neg ? (struct pn_set){ 0 } : pn_set_any(c);
-    for (int in_place = 0; in_place < 2; in_place++)
-        json_object_foreach((json_t *)s, key, v) {
+    for (int in_place = 0; in_place < 2; in_place++) json_object_foreach((json_t *)s, key, v) {
             const struct pn_keyword *k = pn_keyword_find(key);
             if (!k || k->in_place != in_place || c->err.code) continue;
             c->at = s;
@@ -257,7 +259,8 @@ struct pn_set pn_kw_unevaluated(struct pn_sc *c, const json_t *s, const char *ke
     if (set.n > 0) memcpy(list, set.list, set.n * sizeof *list);
     for (uint32_t i = 0; i < set.n && c->err.code == FO_OK; i++) {
         if (list[i].values) { /* which of its members were looked at is not known any more */
-            if (list[i].type == (object ? PN_T_OBJECT : PN_T_ARRAY) && !json_is_true(v)) pn_sc_fail(c, FO_EUNSUPPORTED, s, key, "beside enum or const");
+            if (list[i].type == (object ? PN_T_OBJECT : PN_T_ARRAY) && !json_is_true(v))
+                pn_sc_fail(c, FO_EUNSUPPORTED, s, key, "beside enum or const");
             continue;
         }
         if (list[i].type == PN_T_OBJECT && object) close_object(c, &list[i], v);

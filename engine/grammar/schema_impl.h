@@ -1,9 +1,8 @@
 /* Inside the JSON Schema front end. The story is in schema.c.
  *
- * All memory is one region's, freed at the end; the first failure stays in err, every function returns something harmless after it, and loops
- * look at it. Lists are linked and never changed once made, so that shapes share them. */
+ * All memory is one region's, freed at the end; the first failure stays in err, every function returns something harmless after it, and
+ * loops look at it. Lists are linked and never changed once made, so that shapes share them. */
 #pragma once
-#include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -12,17 +11,19 @@
 #include "foundry/base/err.h"
 #include "foundry/base/region.h"
 
+struct json_t;
+
 enum {
-    PN_SC_MAX_DEPTH = 128,        /* of JSON in the schema */
-    PN_SC_MAX_INLINE = 64,        /* of schemas applied in place of one another: $ref, allOf, ... */
-    PN_SC_MAX_SHAPES = 4096,      /* ways in which one place of an instance may look */
-    PN_SC_MAX_STATES = 1 << 14,   /* of one automaton over characters */
+    PN_SC_MAX_DEPTH = 128,      /* of JSON in the schema */
+    PN_SC_MAX_INLINE = 64,      /* of schemas applied in place of one another: $ref, allOf, ... */
+    PN_SC_MAX_SHAPES = 4096,    /* ways in which one place of an instance may look */
+    PN_SC_MAX_STATES = 1 << 14, /* of one automaton over characters */
     PN_SC_MAX_WORK = 3000000,
-    PN_SC_MAX_CELLS = 1 << 13,    /* members times counts, where members are counted */
+    PN_SC_MAX_CELLS = 1 << 13, /* members times counts, where members are counted */
     PN_SC_REGION_BYTES = 48 << 20
 };
 #define PN_SC_MAX_CHAR 0x10FFFFu
-#define PN_SC_NO_END UINT32_MAX /* as a greatest length or count */
+#define PN_SC_NO_END   UINT32_MAX /* as a greatest length or count */
 
 /* --- automata over characters ------------------------------------------------------------------ */
 /* Complete: the edges of each state cover all characters, in ascending order. State 0 is the start. */
@@ -31,11 +32,11 @@ struct pn_dfa_edge {
 };
 struct pn_dfa {
     uint32_t n;
-    bool *accept;             /* [n] */
-    uint32_t *at;             /* [n + 1] */
+    bool *accept; /* [n] */
+    uint32_t *at; /* [n + 1] */
     struct pn_dfa_edge *edges;
-    bool some;                /* accepts anything at all */
-    uint32_t string_rule;     /* its rule as the rest of a JSON string, quote included; 0 = none yet */
+    bool some;            /* accepts anything at all */
+    uint32_t string_rule; /* its rule as the rest of a JSON string, quote included; 0 = none yet */
 };
 
 /* --- what a place may hold --------------------------------------------------------------------- */
@@ -43,7 +44,7 @@ enum pn_sc_type { PN_T_NULL, PN_T_FALSE, PN_T_TRUE, PN_T_NUMBER, PN_T_STRING, PN
 
 /* A schema, or its opposite. schema NULL: anything. */
 struct pn_term {
-    const json_t *schema;
+    const struct json_t *schema;
     bool neg;
 };
 /* All of them at once. */
@@ -68,7 +69,7 @@ struct pn_group {
     const struct pn_pattern *patterns;
     const struct pn_term *prefix; /* [n_prefix] */
     uint32_t n_prefix;
-    bool has_rest, evaluates;     /* evaluates: for unevaluatedProperties and -Items */
+    bool has_rest, evaluates; /* evaluates: for unevaluatedProperties and -Items */
     struct pn_term rest;
     const struct pn_group *next;
 };
@@ -90,10 +91,10 @@ struct pn_names_term {
 /* One way to look, of one type. Everything in it holds at once. */
 struct pn_shape {
     enum pn_sc_type type;
-    const json_t *const *values; /* [n_values] only these; NULL = not listed */
+    const struct json_t *const *values; /* [n_values] only these; NULL = not listed */
     uint32_t n_values;
-    const struct pn_dfa *dfa;    /* strings: over characters; numbers: over their decimal digits; NULL = any */
-    uint32_t min, max;           /* characters, items, properties */
+    const struct pn_dfa *dfa; /* strings: over characters; numbers: over their decimal digits; NULL = any */
+    uint32_t min, max;        /* characters, items, properties */
     const struct pn_group *groups;
     const struct pn_contains *contains;
     const struct pn_name *required;
@@ -108,12 +109,12 @@ struct pn_set {
 
 /* --- the compilation --------------------------------------------------------------------------- */
 struct pn_sc_place {
-    const json_t *value;
-    const json_t *parent;   /* NULL: the root */
-    const char *key;        /* in its parent; NULL = an element */
+    const struct json_t *value;
+    const struct json_t *parent; /* NULL: the root */
+    const char *key;             /* in its parent; NULL = an element */
     uint32_t index;
-    const json_t *resource; /* the nearest schema with an $id, or the root */
-    const char *uri;        /* that one's; NULL = none */
+    const struct json_t *resource; /* the nearest schema with an $id, or the root */
+    const char *uri;               /* that one's; NULL = none */
 };
 
 struct pn_sc_rule {
@@ -134,30 +135,31 @@ struct pn_sc {
     struct fo_region r;
     struct fo_err err;
     char *pointer;
-    const json_t *root;
+    const struct json_t *root;
     struct pn_sc_place *places; /* [n_places], by value */
     uint32_t n_places, cap_places;
     struct pn_sc_rule *rules;
     uint32_t n_rules, cap_rules, buckets[PN_SC_BUCKETS];
     uint64_t work;
-    unsigned depth, tracked;    /* tracked: within a schema that asks for what was not evaluated */
+    unsigned depth, tracked; /* tracked: within a schema that asks for what was not evaluated */
     struct pn_regex_memo *regexes;
     const struct pn_dfa *decimal, *integer, *fraction; /* fraction: no integer, however written */
-    const json_t *at;           /* the schema that is being looked at: where a failure is */
+    const struct json_t *at;                           /* the schema that is being looked at: where a failure is */
     const char *at_key;
-    uint32_t character;         /* the rule of one, within a string */
+    uint32_t character; /* the rule of one, within a string */
 };
 
 /* --- schema.c ---------------------------------------------------------------------------------- */
 void *pn_sc_alloc(struct pn_sc *c, size_t n, size_t size);
 void pn_sc_work(struct pn_sc *c, uint64_t n); /* counts it; fails at the limit */
 /* A failure at keyword `key` (NULL: itself) of schema s. */
-void pn_sc_fail(struct pn_sc *c, enum fo_code code, const json_t *s, const char *key, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+void pn_sc_fail(struct pn_sc *c, enum fo_code code, const struct json_t *s, const char *key, const char *fmt, ...)
+    __attribute__((format(printf, 5, 6)));
 /* What a $ref of schema s means; NULL with the failure noted. */
-const json_t *pn_sc_resolve(struct pn_sc *c, const json_t *s, const char *key, const char *ref);
-/* Where a $dynamicRef leads in the end that leads to target at first: every evaluation begins at the root, so an anchor of that name in the root's own
- * resource is the outermost there is; else the only one of its name. NULL: it depends. */
-const json_t *pn_sc_dynamic(struct pn_sc *c, const json_t *target, const char *ref);
+const struct json_t *pn_sc_resolve(struct pn_sc *c, const struct json_t *s, const char *key, const char *ref);
+/* Where a $dynamicRef leads in the end that leads to target at first: every evaluation begins at the root, so an anchor of that name in the
+ * root's own resource is the outermost there is; else the only one of its name. NULL: it depends. */
+const struct json_t *pn_sc_dynamic(struct pn_sc *c, const struct json_t *target, const char *ref);
 /* The number of a rule that is all of the terms, to be written when its turn comes. */
 uint32_t pn_sc_rule(struct pn_sc *c, const struct pn_term *terms, uint32_t n);
 
@@ -165,23 +167,23 @@ uint32_t pn_sc_rule(struct pn_sc *c, const struct pn_term *terms, uint32_t n);
 struct pn_set pn_sc_expand(struct pn_sc *c, struct pn_term t);
 struct pn_set pn_sc_expand_all(struct pn_sc *c, struct pn_terms t);
 /* A count: a whole number from 0; fails otherwise. Cut at PN_SC_NO_END. */
-uint32_t pn_sc_count(struct pn_sc *c, const json_t *s, const char *key, const json_t *v);
+uint32_t pn_sc_count(struct pn_sc *c, const struct json_t *s, const char *key, const struct json_t *v);
 /* What keyword `key` of schema s, with value v, allows, or the opposite of it. What it means for another type than its own is anything. */
-typedef struct pn_set pn_keyword_fn(struct pn_sc *c, const json_t *s, const char *key, const json_t *v, bool neg);
+typedef struct pn_set pn_keyword_fn(struct pn_sc *c, const struct json_t *s, const char *key, const struct json_t *v, bool neg);
 /* schema_types.c: of one type of value each; schema_expand.c: of schemas applied in place. */
-pn_keyword_fn pn_kw_type, pn_kw_enum, pn_kw_bound, pn_kw_multiple, pn_kw_length, pn_kw_pattern, pn_kw_format, pn_kw_items, pn_kw_contains, pn_kw_unique,
-    pn_kw_properties, pn_kw_required, pn_kw_names, pn_kw_dependent;
+pn_keyword_fn pn_kw_type, pn_kw_enum, pn_kw_bound, pn_kw_multiple, pn_kw_length, pn_kw_pattern, pn_kw_format, pn_kw_items, pn_kw_contains,
+    pn_kw_unique, pn_kw_properties, pn_kw_required, pn_kw_names, pn_kw_dependent;
 pn_keyword_fn pn_kw_ref, pn_kw_all, pn_kw_any, pn_kw_one, pn_kw_not, pn_kw_if;
 /* What is left of every shape of a set by unevaluatedProperties or unevaluatedItems. */
-struct pn_set pn_kw_unevaluated(struct pn_sc *c, const json_t *s, const char *key, const json_t *v, struct pn_set set);
+struct pn_set pn_kw_unevaluated(struct pn_sc *c, const struct json_t *s, const char *key, const struct json_t *v, struct pn_set set);
 /* Refuses the opposite of a keyword. */
-struct pn_set pn_sc_no_opposite(struct pn_sc *c, const json_t *s, const char *key, const char *why);
+struct pn_set pn_sc_no_opposite(struct pn_sc *c, const struct json_t *s, const char *key, const char *why);
 
 /* schema_keywords.c */
 struct pn_keyword {
     struct pn_schema_row row;
-    pn_keyword_fn *fn;  /* NULL: handled with another keyword, or nothing to do */
-    bool in_place;      /* comes behind what is the schema's own, for the order of properties */
+    pn_keyword_fn *fn; /* NULL: handled with another keyword, or nothing to do */
+    bool in_place;     /* comes behind what is the schema's own, for the order of properties */
 };
 const struct pn_keyword *pn_keyword_find(const char *name); /* NULL: an annotation */
 
@@ -195,8 +197,8 @@ struct pn_set pn_set_or(struct pn_sc *c, struct pn_set a, struct pn_set b);
 struct pn_set pn_set_and(struct pn_sc *c, struct pn_set a, struct pn_set b);
 /* True: surely nothing. False: not known. */
 bool pn_set_empty(struct pn_sc *c, struct pn_set s, int depth);
-bool pn_sc_equal(const json_t *a, const json_t *b);
-bool pn_sc_holds(struct pn_sc *c, struct pn_term t, const json_t *v);
+bool pn_sc_equal(const struct json_t *a, const struct json_t *b);
+bool pn_sc_holds(struct pn_sc *c, struct pn_term t, const struct json_t *v);
 /* What a property of that name, or the item at that index, must be; an array of the region's. */
 struct pn_terms pn_shape_property(struct pn_sc *c, const struct pn_shape *s, const char *name);
 struct pn_terms pn_shape_item(struct pn_sc *c, const struct pn_shape *s, uint32_t index);
@@ -211,8 +213,8 @@ uint32_t pn_utf8_next(const char **p, const char *end); /* the next character of
 uint32_t pn_utf8_length(const char *s, size_t len);
 /* From a function: code 0 is the start; next returns PN_DFA_DEAD for none. Over the characters of decimal numbers. */
 #define PN_DFA_DEAD UINT64_MAX
-const struct pn_dfa *pn_dfa_digits(struct pn_sc *c, uint64_t (*next)(const void *ctx, uint64_t code, char ch), bool (*accept)(const void *ctx, uint64_t code),
-                                   const void *ctx);
+const struct pn_dfa *pn_dfa_digits(struct pn_sc *c, uint64_t (*next)(const void *ctx, uint64_t code, char ch),
+                                   bool (*accept)(const void *ctx, uint64_t code), const void *ctx);
 /* Subset construction (schema_regex.c) and products share it. */
 struct pn_dfa_build {
     struct pn_sc *c;
@@ -227,21 +229,21 @@ const struct pn_dfa *pn_dfa_done(struct pn_dfa_build *b);
 
 /* --- schema_regex.c, schema_number.c, schema_format.c ------------------------------------------ */
 /* A regular expression of ECMA-262, found anywhere in the text unless it says otherwise. s and key: where, for a refusal. */
-const struct pn_dfa *pn_regex_dfa(struct pn_sc *c, const json_t *s, const char *key, const char *text, size_t len);
+const struct pn_dfa *pn_regex_dfa(struct pn_sc *c, const struct json_t *s, const char *key, const char *text, size_t len);
 const char *pn_format_regex(const char *name); /* NULL: an annotation */
 /* Its decimal digits, without an exponent; at most 400 characters. */
 enum { PN_DECIMAL_BYTES = 420 };
-bool pn_decimal(const json_t *v, char out[PN_DECIMAL_BYTES]);
+bool pn_decimal(const struct json_t *v, char out[PN_DECIMAL_BYTES]);
 void pn_sc_numbers(struct pn_sc *c); /* decimal and integer */
 const struct pn_dfa *pn_number_compare(struct pn_sc *c, const char *decimal, bool less, bool equal, bool greater);
-const struct pn_dfa *pn_number_multiple(struct pn_sc *c, const json_t *s, const char *decimal);
+const struct pn_dfa *pn_number_multiple(struct pn_sc *c, const struct json_t *s, const char *decimal);
 const struct pn_dfa *pn_number_not(struct pn_sc *c, const struct pn_dfa *a);
 
 /* --- schema_text.c, schema_emit.c -------------------------------------------------------------- */
 /* pn_ir_chars, as a character within a JSON string: itself where it may stand, and each of its escapes. */
 uint32_t pn_json_chars(struct pn_ir *ir, const struct pn_ir_span *spans, size_t n, bool negated);
 uint32_t pn_text_string(struct pn_sc *c, const char *s, size_t len); /* in its shortest spelling, with quotes */
-uint32_t pn_text_value(struct pn_sc *c, const json_t *v, unsigned depth);
+uint32_t pn_text_value(struct pn_sc *c, const struct json_t *v, unsigned depth);
 uint32_t pn_text_any_string(struct pn_sc *c);
 uint32_t pn_text_any_number(struct pn_sc *c);
 uint32_t pn_text_string_of(struct pn_sc *c, const struct pn_dfa *a, uint32_t min, uint32_t max); /* with quotes */

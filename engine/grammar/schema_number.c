@@ -2,6 +2,7 @@
  *
  * JSON has many spellings of one number. Where nothing is asked of a number any of them may come; as soon as something is, it is
  * written without an exponent, which says each number that there is, and so an automaton can tell. An integer has no fraction at all. */
+#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

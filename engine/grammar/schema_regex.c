@@ -4,6 +4,7 @@
  *
  * Refused: what no automaton of this kind can do (back references), and what would need one that looks both ways (look-around, \b), Unicode
  * properties, and what grows past the limits. */
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,15 +15,15 @@ enum kind { EMPTY, CHARS, SEQ, ALT, REPEAT, BEGIN, END };
 
 struct tree {
     enum kind kind;
-    uint32_t a, b;   /* SEQ, ALT: both; REPEAT: a; 0 = none */
+    uint32_t a, b; /* SEQ, ALT: both; REPEAT: a; 0 = none */
     uint32_t min, max;
     const struct pn_ir_span *spans; /* sorted, apart */
     uint32_t n_spans;
 };
 
 struct nfa_state {
-    uint32_t to, also;     /* 0 = none */
-    enum kind kind;        /* EMPTY: to and also at once; CHARS, BEGIN, END: to */
+    uint32_t to, also; /* 0 = none */
+    enum kind kind;    /* EMPTY: to and also at once; CHARS, BEGIN, END: to */
     const struct pn_ir_span *spans;
     uint32_t n_spans;
 };
@@ -39,7 +40,8 @@ struct regex {
 };
 
 static uint32_t refuse(struct regex *x, enum fo_code code, const char *why) {
-    pn_sc_fail(x->c, code, x->s, x->key, "regular expression, character %u: %s", pn_utf8_length(x->text, (size_t)(x->p - x->text)) + 1, why);
+    pn_sc_fail(x->c, code, x->s, x->key, "regular expression, character %u: %s", pn_utf8_length(x->text, (size_t)(x->p - x->text)) + 1,
+               why);
     x->p = x->end;
     return 0;
 }
@@ -59,8 +61,9 @@ struct chars {
 };
 
 static const struct pn_ir_span digits[] = { { '0', '9' } }, words[] = { { '0', '9' }, { 'A', 'Z' }, { '_', '_' }, { 'a', 'z' } },
-                               spaces[] = { { 9, 13 },           { ' ', ' ' },         { 0xA0, 0xA0 },     { 0x1680, 0x1680 }, { 0x2000, 0x200A },
-                                            { 0x2028, 0x2029 }, { 0x202F, 0x202F }, { 0x205F, 0x205F }, { 0x3000, 0x3000 }, { 0xFEFF, 0xFEFF } },
+                               spaces[] = { { 9, 13 },          { ' ', ' ' },       { 0xA0, 0xA0 },     { 0x1680, 0x1680 },
+                                            { 0x2000, 0x200A }, { 0x2028, 0x2029 }, { 0x202F, 0x202F }, { 0x205F, 0x205F },
+                                            { 0x3000, 0x3000 }, { 0xFEFF, 0xFEFF } },
                                lines[] = { { '\n', '\n' }, { '\r', '\r' }, { 0x2028, 0x2029 } };
 #define COUNT(x) (uint32_t)(sizeof(x) / sizeof *(x))
 
@@ -133,10 +136,17 @@ static bool escape(struct regex *x, struct chars *s, uint32_t *ret) {
     const char *at = x->p;
     uint32_t ch = pn_utf8_next(&x->p, x->end);
     switch (ch | 32) {
-    case 'd': spans = digits, n = COUNT(digits); break;
-    case 'w': spans = words, n = COUNT(words); break;
-    case 's': spans = spaces, n = COUNT(spaces); break;
-    default: break;
+    case 'd':
+        spans = digits, n = COUNT(digits);
+        break;
+    case 'w':
+        spans = words, n = COUNT(words);
+        break;
+    case 's':
+        spans = spaces, n = COUNT(spaces);
+        break;
+    default:
+        break;
     }
     if (spans) {
         for (uint32_t i = 0; i < n; i++) chars_add(x, &class, spans[i].first, spans[i].last);
@@ -225,9 +235,15 @@ static uint32_t parse_atom(struct regex *x) {
     struct chars s = { .n = 0 };
     uint32_t ch, t;
     switch (*x->p) {
-    case '^': x->p++; return tree(x, (struct tree){ .kind = BEGIN });
-    case '$': x->p++; return tree(x, (struct tree){ .kind = END });
-    case '[': x->p++; return parse_class(x);
+    case '^':
+        x->p++;
+        return tree(x, (struct tree){ .kind = BEGIN });
+    case '$':
+        x->p++;
+        return tree(x, (struct tree){ .kind = END });
+    case '[':
+        x->p++;
+        return parse_class(x);
     case '(':
         x->p++;
         if (x->p < x->end && *x->p == '?') {
@@ -247,7 +263,8 @@ static uint32_t parse_atom(struct regex *x) {
         return t;
     case '*':
     case '+':
-    case '?': return refuse(x, FO_EINVAL, "nothing to repeat");
+    case '?':
+        return refuse(x, FO_EINVAL, "nothing to repeat");
     case '.':
         x->p++;
         for (uint32_t i = 0; i < COUNT(lines); i++) chars_add(x, &s, lines[i].first, lines[i].last);
@@ -279,9 +296,12 @@ static bool counts(struct regex *x, uint32_t *min, uint32_t *max) {
     *max = *min;
     if (p < x->end && *p == ',') {
         p++;
-        if (!number(x, &p, max)) *max = NO_END;
-        else if (*max < *min) refuse(x, FO_EINVAL, "a repetition whose most is less than its least");
-        else if (*max > MAX_COUNT) refuse(x, FO_EUNSUPPORTED, "it repeats more than 4096 times (minLength and maxLength count without end)");
+        if (!number(x, &p, max))
+            *max = NO_END;
+        else if (*max < *min)
+            refuse(x, FO_EINVAL, "a repetition whose most is less than its least");
+        else if (*max > MAX_COUNT)
+            refuse(x, FO_EUNSUPPORTED, "it repeats more than 4096 times (minLength and maxLength count without end)");
     }
     if (p >= x->end || *p != '}') return false;
     if (*min > MAX_COUNT) refuse(x, FO_EUNSUPPORTED, "it repeats more than 4096 times (minLength and maxLength count without end)");
@@ -292,10 +312,14 @@ static bool counts(struct regex *x, uint32_t *min, uint32_t *max) {
 static uint32_t parse_repeat(struct regex *x) {
     uint32_t t = parse_atom(x), min, max;
     for (int n = 0; x->p < x->end && x->c->err.code == FO_OK; n++) {
-        if (*x->p == '*') min = 0, max = NO_END, x->p++;
-        else if (*x->p == '+') min = 1, max = NO_END, x->p++;
-        else if (*x->p == '?') min = 0, max = 1, x->p++;
-        else if (*x->p != '{' || !counts(x, &min, &max)) break;
+        if (*x->p == '*')
+            min = 0, max = NO_END, x->p++;
+        else if (*x->p == '+')
+            min = 1, max = NO_END, x->p++;
+        else if (*x->p == '?')
+            min = 0, max = 1, x->p++;
+        else if (*x->p != '{' || !counts(x, &min, &max))
+            break;
         if (n > 0) return refuse(x, FO_EINVAL, "a repetition of a repetition");
         if (x->p < x->end && *x->p == '?') x->p++; /* as few as will do: the same texts */
         t = tree(x, (struct tree){ .kind = REPEAT, .a = t, .min = min, .max = max });
@@ -326,7 +350,8 @@ static uint32_t parse_alt(struct regex *x) {
 static uint32_t put(struct regex *x, struct nfa_state s) {
     if (x->c->err.code) return 0;
     if (x->n_nfa == MAX_NFA) {
-        pn_sc_fail(x->c, FO_EUNSUPPORTED, x->s, x->key, "regular expression: it needs more than %d steps (minLength and maxLength count without end)", MAX_NFA);
+        pn_sc_fail(x->c, FO_EUNSUPPORTED, x->s, x->key,
+                   "regular expression: it needs more than %d steps (minLength and maxLength count without end)", MAX_NFA);
         return 0;
     }
     x->nfa[x->n_nfa] = s;
@@ -339,10 +364,12 @@ static uint32_t build(struct regex *x, uint32_t t, uint32_t next) {
         struct tree d = x->trees[t];
         if (x->c->err.code) return 0;
         switch (d.kind) {
-        case EMPTY: return next;
+        case EMPTY:
+            return next;
         case BEGIN:
         case END:
-        case CHARS: return put(x, (struct nfa_state){ .kind = d.kind, .to = next, .spans = d.spans, .n_spans = d.n_spans });
+        case CHARS:
+            return put(x, (struct nfa_state){ .kind = d.kind, .to = next, .spans = d.spans, .n_spans = d.n_spans });
         case SEQ:
             next = build(x, d.b, next);
             t = d.a;
@@ -375,9 +402,9 @@ static uint32_t build(struct regex *x, uint32_t t, uint32_t next) {
 /* --- subsets ----------------------------------------------------------------------------------- */
 struct subsets {
     struct regex *x;
-    uint32_t *items;      /* all subsets, one behind the other: states that read, $, and the end (1) */
+    uint32_t *items; /* all subsets, one behind the other: states that read, $, and the end (1) */
     uint32_t n_items, cap_items;
-    uint32_t *at;         /* [n + 1] */
+    uint32_t *at; /* [n + 1] */
     uint32_t n, index[1 << 15], cap_at;
     uint32_t *mark, *stack, round; /* [n_nfa] */
 };
@@ -473,7 +500,8 @@ static const struct pn_dfa *determine(struct regex *x, uint32_t start) {
     u->round = 1;
     reach(u, start, true, false);
     settle(u, 0);
-    /* Only the first subset may go through ^; the one with the same states later is the same, since those ways are then followed already. */
+    /* Only the first subset may go through ^; the one with the same states later is the same, since those ways are then followed already.
+     */
     for (uint32_t k = 0; k < u->n && c->err.code == FO_OK; k++) {
         uint32_t n_cuts = 0;
         pn_dfa_state(&b, accepts(u, k, k == 0));
@@ -499,7 +527,10 @@ static const struct pn_dfa *determine(struct regex *x, uint32_t start) {
                 uint32_t lo = 0, hi = s->n_spans; /* the first span that does not end before */
                 while (lo < hi) {
                     uint32_t mid = (lo + hi) / 2;
-                    if (s->spans[mid].last < last) lo = mid + 1; else hi = mid;
+                    if (s->spans[mid].last < last)
+                        lo = mid + 1;
+                    else
+                        hi = mid;
                 }
                 if (lo < s->n_spans && s->spans[lo].first <= last) reach(u, s->to, false, false);
             }
@@ -527,7 +558,9 @@ const struct pn_dfa *pn_regex_dfa(struct pn_sc *c, const json_t *s, const char *
     if (!x || !trees || !nfa) pn_sc_fail(c, FO_ENOMEM, s, key, "no memory for a regular expression");
     if (c->err.code == FO_OK) {
         static const struct pn_ir_span all[] = { { 0, PN_SC_MAX_CHAR } };
-        *x = (struct regex){ .c = c, .s = s, .key = key, .text = text, .p = text, .end = text + len, .trees = trees, .nfa = nfa, .n_nfa = 1 };
+        *x = (struct regex){
+            .c = c, .s = s, .key = key, .text = text, .p = text, .end = text + len, .trees = trees, .nfa = nfa, .n_nfa = 1
+        };
         uint32_t t = parse_alt(x);
         if (x->p < x->end) refuse(x, FO_EINVAL, "a ')' without its '('");
         uint32_t end = put(x, (struct nfa_state){ .kind = EMPTY }); /* 1 */

@@ -1,4 +1,5 @@
 /* Shapes: what a place of an instance may look like, and "and", "or" and "holds" of that. See schema.c. */
+#include <jansson.h>
 #include <string.h>
 
 #include "engine/grammar/schema_impl.h"
@@ -28,7 +29,8 @@ struct pn_set pn_set_if(struct pn_sc *c, struct pn_shape s) {
 }
 
 static bool asks_nothing(const struct pn_shape *s) {
-    return !s->values && !s->dfa && s->min == 0 && s->max == PN_SC_NO_END && !s->groups && !s->contains && !s->required && !s->names && !s->unique;
+    return !s->values && !s->dfa && s->min == 0 && s->max == PN_SC_NO_END && !s->groups && !s->contains && !s->required && !s->names &&
+           !s->unique;
 }
 
 /* Of b what a does not have whole already. */
@@ -63,21 +65,21 @@ struct pn_set pn_set_or(struct pn_sc *c, struct pn_set a, struct pn_set b) {
 }
 
 /* --- lists, one behind the other --------------------------------------------------------------- */
-#define JOIN(name, type)                                                                     \
-    static const type *name(struct pn_sc *c, const type *a, const type *b) {                 \
-        if (!a || !b) return a ? a : b;                                                      \
-        type *first = NULL, **last = &first;                                                 \
-        for (; a; a = a->next) {                                                             \
-            type *copy = pn_sc_alloc(c, 1, sizeof *copy);                                    \
-            if (!copy) return b;                                                             \
-            *copy = *a;                                                                      \
-            copy->next = NULL;                                                               \
-            *last = copy;                                                                    \
-            last = (type **)(void *)&copy->next;                                             \
-            pn_sc_work(c, 1);                                                                \
-        }                                                                                    \
-        *(const type **)(void *)last = b;                                                    \
-        return first;                                                                        \
+#define JOIN(name, type)                                                                                                                   \
+    static const type *name(struct pn_sc *c, const type *a, const type *b) {                                                               \
+        if (!a || !b) return a ? a : b;                                                                                                    \
+        type *first = NULL, **last = &first;                                                                                               \
+        for (; a; a = a->next) {                                                                                                           \
+            type *copy = pn_sc_alloc(c, 1, sizeof *copy);                                                                                  \
+            if (!copy) return b;                                                                                                           \
+            *copy = *a;                                                                                                                    \
+            copy->next = NULL;                                                                                                             \
+            *last = copy;                                                                                                                  \
+            last = (type **)(void *)&copy->next;                                                                                           \
+            pn_sc_work(c, 1);                                                                                                              \
+        }                                                                                                                                  \
+        *(const type **)(void *)last = b;                                                                                                  \
+        return first;                                                                                                                      \
     }
 JOIN(join_groups, struct pn_group)
 JOIN(join_contains, struct pn_contains)
@@ -107,7 +109,6 @@ bool pn_sc_equal(const json_t *a, const json_t *b) {
     }
     return json_equal(a, b);
 }
-
 
 static bool all_hold(struct pn_sc *c, struct pn_terms t, const json_t *v) {
     for (uint32_t i = 0; i < t.n; i++)
@@ -151,8 +152,10 @@ static bool object_holds(struct pn_sc *c, const struct pn_shape *s, const json_t
 }
 
 static enum pn_sc_type type_of(const json_t *v) {
-    static const enum pn_sc_type types[] = { [JSON_OBJECT] = PN_T_OBJECT,   [JSON_ARRAY] = PN_T_ARRAY, [JSON_STRING] = PN_T_STRING, [JSON_INTEGER] = PN_T_NUMBER,
-                                             [JSON_REAL] = PN_T_NUMBER, [JSON_TRUE] = PN_T_TRUE,   [JSON_FALSE] = PN_T_FALSE,   [JSON_NULL] = PN_T_NULL };
+    static const enum pn_sc_type types[] = {
+        [JSON_OBJECT] = PN_T_OBJECT, [JSON_ARRAY] = PN_T_ARRAY, [JSON_STRING] = PN_T_STRING, [JSON_INTEGER] = PN_T_NUMBER,
+        [JSON_REAL] = PN_T_NUMBER,   [JSON_TRUE] = PN_T_TRUE,   [JSON_FALSE] = PN_T_FALSE,   [JSON_NULL] = PN_T_NULL
+    };
     return types[json_typeof(v)];
 }
 
@@ -167,7 +170,8 @@ static bool shape_holds(struct pn_sc *c, const struct pn_shape *s, const json_t 
     }
     if (!listed) return false;
     switch (s->type) {
-    case PN_T_NUMBER: return !s->dfa || (pn_decimal(v, decimal) && pn_dfa_run(s->dfa, decimal, strlen(decimal)));
+    case PN_T_NUMBER:
+        return !s->dfa || (pn_decimal(v, decimal) && pn_dfa_run(s->dfa, decimal, strlen(decimal)));
     case PN_T_STRING: {
         const char *text = json_string_value(v);
         size_t len = json_string_length(v);
@@ -175,9 +179,12 @@ static bool shape_holds(struct pn_sc *c, const struct pn_shape *s, const json_t 
         pn_sc_work(c, n);
         return n >= s->min && n <= s->max && (!s->dfa || pn_dfa_run(s->dfa, text, len));
     }
-    case PN_T_ARRAY: return array_holds(c, s, v);
-    case PN_T_OBJECT: return object_holds(c, s, v);
-    default: return true;
+    case PN_T_ARRAY:
+        return array_holds(c, s, v);
+    case PN_T_OBJECT:
+        return object_holds(c, s, v);
+    default:
+        return true;
     }
 }
 

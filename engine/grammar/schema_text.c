@@ -1,7 +1,8 @@
 /* JSON's text: the spellings of characters, strings, numbers and whole values, and automata as rules.
  *
- * An automaton becomes a rule for each state that is reached in more than one way; what is reached once stands where it is reached. Ways from
- * which no end can be reached are left out. A rule's last part is a jump, so a string may be as long as it likes. */
+ * An automaton becomes a rule for each state that is reached in more than one way; what is reached once stands where it is reached. Ways
+ * from which no end can be reached are left out. A rule's last part is a jump, so a string may be as long as it likes. */
+#include <jansson.h>
 #include <string.h>
 
 #include "engine/grammar/schema_impl.h"
@@ -81,7 +82,9 @@ static void add_pairs(struct alts *out, uint32_t first, uint32_t last) {
 }
 
 static void add_escapes(struct alts *out, uint32_t first, uint32_t last) {
-    static const struct pn_ir_span parts[] = { { 0, 0xD7FF }, { 0xE000, 0xFFFF }, { 0x10000, PN_SC_MAX_CHAR } }; /* a lone surrogate is no character */
+    static const struct pn_ir_span parts[] = { { 0, 0xD7FF },
+                                               { 0xE000, 0xFFFF },
+                                               { 0x10000, PN_SC_MAX_CHAR } }; /* a lone surrogate is no character */
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         uint32_t a = first > parts[i].first ? first : parts[i].first, b = last < parts[i].last ? last : parts[i].last;
         if (a > b) continue;
@@ -110,7 +113,8 @@ uint32_t pn_json_chars(struct pn_ir *ir, const struct pn_ir_span *spans, size_t 
             uint32_t next = bare[i].first;
             for (size_t j = 0; j <= n; j++) { /* spans are sorted and apart */
                 uint32_t end = j < n ? spans[j].first : PN_SC_MAX_CHAR + 1;
-                if (end > next && next <= bare[i].last) in[k++] = (struct pn_ir_span){ next, end - 1 < bare[i].last ? end - 1 : bare[i].last };
+                if (end > next && next <= bare[i].last)
+                    in[k++] = (struct pn_ir_span){ next, end - 1 < bare[i].last ? end - 1 : bare[i].last };
                 if (j < n && spans[j].last + 1 > next) next = spans[j].last + 1;
                 if (k == 64 || j == n) {
                     if (k > 0) alts_add(&out, pn_ir_chars(ir, in, k, false));
@@ -120,7 +124,8 @@ uint32_t pn_json_chars(struct pn_ir *ir, const struct pn_ir_span *spans, size_t 
             continue;
         }
         for (size_t j = 0; j < n; j++) {
-            uint32_t a = spans[j].first > bare[i].first ? spans[j].first : bare[i].first, b = spans[j].last < bare[i].last ? spans[j].last : bare[i].last;
+            uint32_t a = spans[j].first > bare[i].first ? spans[j].first : bare[i].first,
+                     b = spans[j].last < bare[i].last ? spans[j].last : bare[i].last;
             if (a <= b) in[k++] = (struct pn_ir_span){ a, b };
             if (k == 64 || (j + 1 == n && k > 0)) {
                 alts_add(&out, pn_ir_chars(ir, in, k, false));
@@ -150,10 +155,10 @@ enum { MAX_INLINE = 24 };
 struct writer {
     struct pn_sc *c;
     const struct pn_dfa *a;
-    bool *live;      /* an end can be reached */
-    uint32_t *in;    /* ways into a state, 2 = more than one */
+    bool *live;   /* an end can be reached */
+    uint32_t *in; /* ways into a state, 2 = more than one */
     uint32_t *rules;
-    uint32_t end;    /* the node of an end, or 0 = the empty text */
+    uint32_t end; /* the node of an end, or 0 = the empty text */
     bool json;
 };
 
@@ -337,10 +342,14 @@ uint32_t pn_text_value(struct pn_sc *c, const json_t *v, unsigned depth) {
     if (depth > PN_SC_MAX_DEPTH || c->err.code) return 0;
     pn_sc_work(c, 4);
     switch (json_typeof(v)) {
-    case JSON_NULL: return pn_ir_literal(c->ir, "null", 4);
-    case JSON_TRUE: return pn_ir_literal(c->ir, "true", 4);
-    case JSON_FALSE: return pn_ir_literal(c->ir, "false", 5);
-    case JSON_STRING: return pn_text_string(c, json_string_value(v), json_string_length(v));
+    case JSON_NULL:
+        return pn_ir_literal(c->ir, "null", 4);
+    case JSON_TRUE:
+        return pn_ir_literal(c->ir, "true", 4);
+    case JSON_FALSE:
+        return pn_ir_literal(c->ir, "false", 5);
+    case JSON_STRING:
+        return pn_text_string(c, json_string_value(v), json_string_length(v));
     case JSON_INTEGER:
     case JSON_REAL:
         if (!pn_decimal(v, decimal)) {
@@ -349,7 +358,8 @@ uint32_t pn_text_value(struct pn_sc *c, const json_t *v, unsigned depth) {
         }
         return pn_ir_literal(c->ir, decimal, strlen(decimal));
     case JSON_ARRAY:
-    case JSON_OBJECT: break;
+    case JSON_OBJECT:
+        break;
     }
     bool array = json_is_array(v);
     size_t n = array ? json_array_size(v) : json_object_size(v), k = 0;

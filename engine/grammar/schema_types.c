@@ -1,4 +1,5 @@
 /* Keywords that ask something of one type of value: each as the shapes that it allows, and as the shapes that are its opposite. */
+#include <jansson.h>
 #include <string.h>
 
 #include "engine/grammar/schema_impl.h"
@@ -41,7 +42,8 @@ struct pn_set pn_kw_type(struct pn_sc *c, const json_t *s, const char *key, cons
         const char *name = json_string_value(json_is_array(v) ? json_array_get(v, i) : v);
         size_t k = 0;
         while (name && k < sizeof names / sizeof *names && strcmp(names[k].name, name) != 0) k++;
-        if (!name || k == sizeof names / sizeof *names) return wrong(c, s, key, "null, boolean, number, integer, string, array, object, or a list of them");
+        if (!name || k == sizeof names / sizeof *names)
+            return wrong(c, s, key, "null, boolean, number, integer, string, array, object, or a list of them");
         types |= names[k].types;
     }
     struct pn_set set = { 0 };
@@ -59,14 +61,21 @@ struct pn_set pn_kw_type(struct pn_sc *c, const json_t *s, const char *key, cons
 
 static int kind_of(const json_t *v) {
     switch (json_typeof(v)) {
-    case JSON_NULL: return PN_T_NULL;
-    case JSON_FALSE: return PN_T_FALSE;
-    case JSON_TRUE: return PN_T_TRUE;
+    case JSON_NULL:
+        return PN_T_NULL;
+    case JSON_FALSE:
+        return PN_T_FALSE;
+    case JSON_TRUE:
+        return PN_T_TRUE;
     case JSON_INTEGER:
-    case JSON_REAL: return PN_T_NUMBER;
-    case JSON_STRING: return PN_T_STRING;
-    case JSON_ARRAY: return PN_T_ARRAY;
-    case JSON_OBJECT: break;
+    case JSON_REAL:
+        return PN_T_NUMBER;
+    case JSON_STRING:
+        return PN_T_STRING;
+    case JSON_ARRAY:
+        return PN_T_ARRAY;
+    case JSON_OBJECT:
+        break;
     }
     return PN_T_OBJECT;
 }
@@ -291,7 +300,8 @@ static struct pn_shape without(struct pn_sc *c, struct pn_shape s, const char *n
 
 /* properties, patternProperties and additionalProperties together; at the first of them that the schema has. */
 struct pn_set pn_kw_properties(struct pn_sc *c, const json_t *s, const char *key, const json_t *v, bool neg) {
-    const json_t *props = json_object_get(s, "properties"), *patterns = json_object_get(s, "patternProperties"), *rest = json_object_get(s, "additionalProperties");
+    const json_t *props = json_object_get(s, "properties"), *patterns = json_object_get(s, "patternProperties"),
+                 *rest = json_object_get(s, "additionalProperties");
     const char *first = props ? "properties" : patterns ? "patternProperties" : "additionalProperties", *name;
     struct pn_shape shape = pn_shape_any(PN_T_OBJECT);
     struct pn_set set = { 0 };
@@ -302,7 +312,9 @@ struct pn_set pn_kw_properties(struct pn_sc *c, const json_t *s, const char *key
     if (patterns && !json_is_object(patterns)) return wrong(c, s, "patternProperties", "an object of schemas");
     if (neg) {
         json_object_foreach((json_t *)props, name, schema) {
-            if (!json_is_true(schema)) set = pn_set_or(c, set, pn_set_one(c, with_property(c, with_required(c, shape, name), name, (struct pn_term){ schema, true })));
+            if (!json_is_true(schema))
+                set = pn_set_or(c, set,
+                                pn_set_one(c, with_property(c, with_required(c, shape, name), name, (struct pn_term){ schema, true })));
         }
         json_object_foreach((json_t *)patterns, name, schema) {
             if (!json_is_true(schema)) return pn_sc_no_opposite(c, s, "patternProperties", "is not supported");
@@ -329,7 +341,9 @@ struct pn_set pn_kw_properties(struct pn_sc *c, const json_t *s, const char *key
     json_object_foreach((json_t *)patterns, name, schema) {
         struct pn_pattern *p = pn_sc_alloc(c, 1, sizeof *p);
         if (!p) return set;
-        *p = (struct pn_pattern){ .dfa = pn_regex_dfa(c, s, "patternProperties", name, strlen(name)), .term = { schema, false }, .next = g->patterns };
+        *p = (struct pn_pattern){ .dfa = pn_regex_dfa(c, s, "patternProperties", name, strlen(name)),
+                                  .term = { schema, false },
+                                  .next = g->patterns };
         if (!p->dfa) return set;
         g->patterns = p;
     }

@@ -164,7 +164,7 @@ static void names_each_mistake_by_its_path(void **state) {
         { "\"input\":\"a\",\"text\":5", "text", NULL },
         { "\"input\":\"a\",\"text\":{\"format\":5}", "text.format", NULL },
         { "\"input\":\"a\",\"text\":{\"format\":{}}", "text.format.type", NULL },
-        { "\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n\",\"schema\":{}}}", "text.format.type", "unsupported_parameter" },
+        { "\"input\":\"a\",\"text\":{\"format\":{\"type\":\"json_schema\",\"name\":\"n n\",\"schema\":{}}}", "text.format.name", "invalid_value" },
         { "\"input\":\"a\",\"text\":{\"format\":{\"type\":\"poem\"}}", "text.format.type", "invalid_value" },
         { "\"input\":\"a\",\"text\":{\"colour\":1}", "text.colour", "unknown_parameter" },
         { "\"input\":\"a\",\"metadata\":[]", "metadata", NULL },

@@ -143,14 +143,14 @@ def test_what_the_ai_sdk_sends_is_answered_as_its_parser_reads(daemon):
     assert whole.json["choices"][0]["message"]["content"] == text
 
 
-# --- what needs tools or a response format: as it was recorded, and refused by name until this server has them ---
+# --- what needs tools: as it was recorded, and refused by name until this server has them ---
 
 
 def recorded(name):
     return json.loads((ROOT / f"tests/cases/clients/{name}.json").read_text())
 
 
-@pytest.mark.parametrize("name, field", [("instructor_tools", "tools"), ("instructor_json_schema", "response_format"), ("opencode_first", "tools"), ("opencode_after_a_tool", "tools")])
+@pytest.mark.parametrize("name, field", [("instructor_tools", "tools"), ("opencode_first", "tools"), ("opencode_after_a_tool", "tools")])
 def test_a_recorded_body_is_refused_by_the_field_and_answered_without_it(daemon, name, field):
     body = recorded(name)
     r = daemon.post("/v1/chat/completions", body)

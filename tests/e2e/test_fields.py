@@ -65,6 +65,8 @@ EFFECTS = {
     "guided_grammar": (COLD, "root ::= [0-9]{3}", lambda a, b: len(text(b)) == 3 and text(b).isdigit()),
     "guided_regex": (COLD, r"\d{3}", lambda a, b: len(text(b)) == 3 and text(b).isdigit()),
     "guided_choice": (COLD, ["yes", "no"], lambda a, b: text(b) in ("yes", "no")),
+    "guided_json": (COLD, {"enum": ["yes", [1]]}, lambda a, b: text(b) in ('"yes"', "[1]")),
+    "json_schema": (COLD, '{"type": "boolean"}', lambda a, b: text(b) in ("true", "false")),
     "tools": (COLD, [], one_text),
     "instructions": (COLD, "Be brief.", lambda a, b: tokens(b, "prompt") > tokens(a, "prompt")),
     "include": (COLD, ["message.output_text.logprobs"], lambda a, b: len(logprobs(b)) == 24 and not logprobs(a)),
@@ -78,7 +80,7 @@ LOGPROBS = {
     "responses": {"top_logprobs": ({**COLD, "include": ["message.output_text.logprobs"]}, 3, lambda a, b: all(len(t["top_logprobs"]) == 3 for t in logprobs(b)))},
 }
 ELSEWHERE = {"model", "messages", "prompt", "input", "stream", "stream_options"}  # in every request here, or asked for below
-NEUTRAL = {"best_of": 2, "modalities": ["audio"], "response_format": {"type": "json_schema"}, "grammar": "root ::=[", "regex": "(", "guided_grammar": "x", "guided_regex": "*", "guided_choice": [1], "tools": [{"type": "function", "function": {"name": "f"}}],
+NEUTRAL = {"best_of": 2, "modalities": ["audio"], "response_format": {"type": "json_schema"}, "guided_json": {"type": "x"}, "json_schema": {"type": "x"}, "grammar": "root ::=[", "regex": "(", "guided_grammar": "x", "guided_regex": "*", "guided_choice": [1], "tools": [{"type": "function", "function": {"name": "f"}}],
            "text": {"format": {"type": "json_schema"}}, "include": ["nothing.like.it"]}
 
 

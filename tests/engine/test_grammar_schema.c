@@ -14,7 +14,9 @@
 #include "engine/grammar/pda.h"
 #include "engine/grammar/program.h"
 #include "engine/grammar/schema.h"
+#include "foundry/base/buf.h"
 #include "foundry/base/err.h"
+#include "foundry/base/file.h"
 #include "tests/support/alloc.h"
 
 static int compile(const char *schema, size_t len, struct pn_program **ret, char pointer[PN_SCHEMA_POINTER_BYTES], struct fo_err *e) {
@@ -30,7 +32,7 @@ static int compile(const char *schema, size_t len, struct pn_program **ret, char
 static bool runs(const struct pn_program *p, const char *text) {
     struct pn_pda *a;
     struct fo_err e = { 0 };
-    assert_int_equal(pn_pda_new(p, 1 << 20, 1 << 24, &a, &e), 0);
+    assert_int_equal(pn_pda_new(p, UINT32_MAX, 1 << 20, 1 << 24, &a, &e), 0);
     uint32_t s = pn_pda_start(a, &e);
     for (; *text && s != PN_STATE_NONE && s != PN_STATE_DEAD; text++) {
         if (pn_pda_full(a)) assert_int_equal(pn_pda_keep(a, &s, 1, &e), 0);
@@ -251,6 +253,40 @@ static void the_table_has_each_keyword_once(void **state) {
             if (strcmp(pn_schema_row(i)->keyword, pn_schema_row(j)->keyword) == 0) fail_msg("%s stands twice", pn_schema_row(i)->keyword);
 }
 
+/* The part of the page between <!-- keywords --> and <!-- end --> (UPDATE=1 writes it). */
+static void the_reference_says_what_the_table_says(void **state) {
+    static const char path[] = "docs/structured-output.md", mark[] = "<!-- keywords -->\n", end_mark[] = "<!-- end -->";
+    static const char *const uses[] = { "enforced", "annotation", "refused" };
+    struct fo_buf want;
+    struct fo_err e;
+    size_t n;
+    char *page;
+    (void)state;
+    assert_int_equal(fo_file_read(path, 1 << 20, &page, &n, &e), 0);
+    fo_buf_init(&want, 1 << 20);
+    const char *from = strstr(page, mark), *to = from ? strstr(from, end_mark) : NULL;
+    assert_non_null(to);
+    fo_buf_append(&want, page, (size_t)(from - page));
+    fo_buf_puts(&want, mark);
+    fo_buf_puts(&want, "| Keyword | | |\n|---|---|---|\n");
+    for (size_t i = 0; pn_schema_row(i); i++) fo_buf_printf(&want, "| `%s` | %s | %s |\n", pn_schema_row(i)->keyword, uses[pn_schema_row(i)->use], pn_schema_row(i)->note);
+    fo_buf_puts(&want, "\nFormats:");
+    for (size_t i = 0; pn_schema_format_name(i); i++) fo_buf_printf(&want, "%s `%s`", i > 0 ? "," : "", pn_schema_format_name(i));
+    fo_buf_puts(&want, ".\n");
+    fo_buf_puts(&want, to);
+    assert_false(want.failed);
+    if (getenv("UPDATE")) {
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        assert_int_equal(fwrite(want.data, 1, want.len, f), want.len);
+        assert_int_equal(fclose(f), 0);
+    } else if (strcmp(page, fo_buf_str(&want)) != 0) {
+        fail_msg("%s is not what the table of keywords says: UPDATE=1 %s writes it", path, "build/release/tests/engine/test_grammar_schema");
+    }
+    fo_buf_done(&want);
+    free(page);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(takes_a_recursive_model_of_pydantic),
@@ -266,6 +302,7 @@ int main(void) {
         cmocka_unit_test(hostile_schemas_end_in_bounded_work),
         cmocka_unit_test(every_failing_allocation_is_an_error),
         cmocka_unit_test(the_table_has_each_keyword_once),
+        cmocka_unit_test(the_reference_says_what_the_table_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

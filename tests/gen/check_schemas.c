@@ -29,7 +29,7 @@ static void schema(const char *text, size_t len) {
     struct fo_err e = { 0 };
     drop();
     if (pn_ir_new(&ir, &e) || pn_schema_compile(text, len, ir, pointer, &e) || pn_program_new(ir, &program, &e) ||
-        pn_pda_new(program, 8 << 20, 32 << 20, &pda, &e)) {
+        pn_pda_new(program, UINT32_MAX, 8 << 20, 32 << 20, &pda, &e)) {
         printf("refused\t%s\t%s\t%s\n", fo_code_name(e.code), pointer, e.msg);
         drop();
     } else {

@@ -1,12 +1,13 @@
-"""JSON-Schema-Test-Suite against the grammars of schemas: schemas.py FOLDER PROGRAM [--docs]
+"""JSON-Schema-Test-Suite against the grammars of schemas: schemas.py FOLDER PROGRAM PAGE [-v]
 
 FOLDER keeps the suite, which comes in the source package of `jsonschema` (pip download, once). PROGRAM is tests/gen/check_schemas. Of each schema
 that is accepted every valid instance must be a text of its grammar and every invalid one must not, in whatever order its properties are written; a valid one in
-one of these orders (the schema's). --docs prints the counts that docs/structured-output.md shows."""
+one of these orders (the schema's). PAGE is docs/structured-output.md, whose counts must be these (UPDATE=1 writes them)."""
 import collections
 import decimal
 import itertools
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -101,6 +102,17 @@ def main() -> int:
     for line in wrong:
         print(line)
     percent = 100 * n_refused / n_schemas
+    rows = [f"| {keyword} | {count} |\n" for keyword, count in sorted(refused.items(), key=lambda x: (-x[1], x[0]))]
+    counts = (f"Of {n_schemas} schemas {n_refused} are refused ({percent:.1f}%), and {n_unsatisfiable} accept nothing and are refused for that; "
+              f"{n_tests} instances of the others are as they should be.\n\n| Refused for | Schemas |\n|---|---|\n" + "".join(f"| `{r[2:]}" .replace(" | ", "` | ", 1) for r in rows))
+    page = pathlib.Path(sys.argv[3])
+    before, rest = page.read_text().split("<!-- suite -->\n")
+    after = rest[rest.index("<!-- end -->"):]
+    if os.environ.get("UPDATE"):
+        page.write_text(before + "<!-- suite -->\n" + counts + after)
+    elif page.read_text() != before + "<!-- suite -->\n" + counts + after:
+        wrong.append("page")
+        print(f"{page} has other counts: UPDATE=1 make check-schemas writes them")
     print(f"{n_schemas} schemas, {n_refused} refused ({percent:.1f}%), {n_unsatisfiable} without any instance, {n_tests} instances, {len(wrong)} wrong")
     for keyword, count in sorted(refused.items(), key=lambda x: (-x[1], x[0])):
         print(f"  {count:3} {keyword}")
