@@ -224,7 +224,7 @@ CLIENTS := $(O)/venv-clients
 $(CLIENTS)/.made: tests/e2e/clients.txt
 	$(Q)rm -rf $(CLIENTS) && $(PYTHON) -m venv $(CLIENTS) && $(CLIENTS)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
 check-clients: $(CLIENTS)/.made $(B)/pantheond $(B)/tests/gen/tiny $(B)/tests/gen/script
-	$(Q)B=$(B) $(CLIENTS)/bin/python -m pytest -c tests/e2e/pytest.ini -W ignore tests/e2e/test_clients.py tests/e2e/test_schema.py $(PYTEST_ARGS)
+	$(Q)B=$(B) $(CLIENTS)/bin/python -m pytest -c tests/e2e/pytest.ini -W ignore tests/e2e/test_clients.py tests/e2e/test_schema.py tests/e2e/test_random_schemas.py $(PYTEST_ARGS)
 # Ten minutes of 64 clients in the release build, then the same under AddressSanitizer and under ThreadSanitizer.   SOAK="asan tsan"
 soak:
 	$(Q)for f in $(or $(SOAK),release asan tsan); do \
