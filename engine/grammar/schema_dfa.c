@@ -106,6 +106,10 @@ static uint32_t number_of(struct numbers *m, uint64_t key) {
 
 const struct pn_dfa *pn_dfa_and(struct pn_sc *c, const struct pn_dfa *a, const struct pn_dfa *b) {
     if (!a || !b || a == b || c->err.code) return a ? a : b;
+    struct pn_dfa_memo **bucket = &c->ands[((uintptr_t)a / 16 * 31 + (uintptr_t)b / 16) % PN_SC_MEMO_BUCKETS], *memo;
+    for (memo = *bucket; memo; memo = memo->next)
+        if (memo->a == (uintptr_t)a && memo->b == (uintptr_t)b) return memo->dfa;
+    if (!(memo = pn_sc_alloc(c, 1, sizeof *memo))) return NULL;
     struct pn_dfa_build x = { .c = c };
     struct numbers m = { .c = c };
     number_of(&m, 0);
@@ -120,7 +124,11 @@ const struct pn_dfa *pn_dfa_and(struct pn_sc *c, const struct pn_dfa *a, const s
             if (eb->last == last) eb++;
         }
     }
-    return c->err.code ? NULL : pn_dfa_done(&x);
+    const struct pn_dfa *both = c->err.code ? NULL : pn_dfa_done(&x);
+    if (!both) return NULL;
+    *memo = (struct pn_dfa_memo){ (uintptr_t)a, (uintptr_t)b, both, *bucket };
+    *bucket = memo;
+    return both;
 }
 
 const struct pn_dfa *pn_dfa_not(struct pn_sc *c, const struct pn_dfa *a) {
@@ -217,12 +225,20 @@ const struct pn_dfa *pn_dfa_words(struct pn_sc *c, const char *const *words, con
 
 const struct pn_dfa *pn_dfa_length(struct pn_sc *c, uint32_t min, uint32_t max) {
     struct pn_dfa_build b = { .c = c };
+    struct pn_dfa_memo *memo;
+    for (memo = c->lengths; memo; memo = memo->next)
+        if (memo->a == min && memo->b == max) return memo->dfa;
+    if (!(memo = pn_sc_alloc(c, 1, sizeof *memo))) return NULL;
     uint64_t n = max == PN_SC_NO_END ? (uint64_t)min + 1 : (uint64_t)max + 2; /* the last: for ever */
     for (uint32_t i = 0; i < n && c->err.code == FO_OK; i++) {
         pn_dfa_state(&b, i >= min && i <= max);
         pn_dfa_edge(&b, PN_SC_MAX_CHAR, i + 1 < n ? i + 1 : i);
     }
-    return c->err.code ? NULL : pn_dfa_done(&b);
+    const struct pn_dfa *dfa = c->err.code ? NULL : pn_dfa_done(&b);
+    if (!dfa) return NULL;
+    *memo = (struct pn_dfa_memo){ min, max, dfa, c->lengths };
+    c->lengths = memo;
+    return dfa;
 }
 
 /* --- numbers ----------------------------------------------------------------------------------- */

@@ -129,7 +129,20 @@ struct pn_regex_memo {
     struct pn_regex_memo *next;
 };
 
-enum { PN_SC_BUCKETS = 4096 };
+/* What was made of two automata, or of two lengths, before. */
+struct pn_dfa_memo {
+    uintptr_t a, b;
+    const struct pn_dfa *dfa;
+    struct pn_dfa_memo *next;
+};
+/* The rule of one character of a set, within a string. */
+struct pn_chars_memo {
+    const struct pn_ir_span *spans;
+    uint32_t n, rule;
+    struct pn_chars_memo *next;
+};
+
+enum { PN_SC_BUCKETS = 4096, PN_SC_MEMO_BUCKETS = 256 };
 struct pn_sc {
     struct pn_ir *ir;
     struct fo_region r;
@@ -143,6 +156,8 @@ struct pn_sc {
     uint64_t work;
     unsigned depth, tracked; /* tracked: within a schema that asks for what was not evaluated */
     struct pn_regex_memo *regexes;
+    struct pn_dfa_memo *ands[PN_SC_MEMO_BUCKETS], *lengths;
+    struct pn_chars_memo *chars[PN_SC_MEMO_BUCKETS];
     const struct pn_dfa *decimal, *integer, *fraction; /* fraction: no integer, however written */
     const struct json_t *at;                           /* the schema that is being looked at: where a failure is */
     const char *at_key;

@@ -29,7 +29,7 @@ static const struct pn_keyword keywords[] = {
         "ECMA-262 with classes, counts, groups, alternatives and anchors. Refused: back references, look-around, `\\b`, `\\p`." },
       pn_kw_pattern,
       false },
-    { { "format", ENFORCED, "The formats listed below; others are annotations." }, pn_kw_format, false },
+    { { "format", ENFORCED, "The formats listed below, dates from the year 1 on; others are annotations." }, pn_kw_format, false },
     { { "properties", ENFORCED, "In this order; those not required may be left out." }, pn_kw_properties, false },
     { { "patternProperties", ENFORCED, "Behind the declared properties. Not within `not`." }, pn_kw_properties, false },
     { { "additionalProperties", ENFORCED,

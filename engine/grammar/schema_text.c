@@ -193,10 +193,20 @@ static uint32_t target(struct writer *w, uint32_t state, unsigned depth) {
     return pn_ir_ref(w->c->ir, rule_of(w, state));
 }
 
-struct edge_to {
-    uint32_t to;
-    struct pn_ir_span span;
-};
+/* One character of a set, in any spelling. Its spellings are many and the sets few: each is a rule, written once. */
+static uint32_t json_char(struct pn_sc *c, const struct pn_ir_span *spans, uint32_t n) {
+    uint32_t hash = n;
+    if (n == 1 && spans[0].first == 0 && spans[0].last == PN_SC_MAX_CHAR) return pn_ir_ref(c->ir, c->character);
+    for (uint32_t i = 0; i < n; i++) hash = ((hash * 31 + spans[i].first) * 31 + spans[i].last) ^ hash >> 13;
+    struct pn_chars_memo **bucket = &c->chars[hash % PN_SC_MEMO_BUCKETS], *memo;
+    for (memo = *bucket; memo; memo = memo->next)
+        if (memo->n == n && memcmp(memo->spans, spans, n * sizeof *spans) == 0) return pn_ir_ref(c->ir, memo->rule);
+    if (!(memo = pn_sc_alloc(c, 1, sizeof *memo))) return 0;
+    *memo = (struct pn_chars_memo){ spans, n, pn_ir_rule(c->ir, "", 0, 0, 0), *bucket }; /* the spans are the region's */
+    pn_ir_define(c->ir, memo->rule, pn_json_chars(c->ir, spans, n, false));
+    *bucket = memo;
+    return pn_ir_ref(c->ir, memo->rule);
+}
 
 /* All of a state: its end, and for each state that it leads to the characters that do. */
 static uint32_t state_node(struct writer *w, uint32_t state, unsigned depth) {
@@ -218,11 +228,10 @@ static uint32_t state_node(struct writer *w, uint32_t state, unsigned depth) {
         }
         pn_sc_work(c, n + 20);
         uint32_t seq[2];
-        seq[0] = w->json && k == 1 && spans[0].first == 0 && spans[0].last == PN_SC_MAX_CHAR ? pn_ir_ref(c->ir, c->character)
-                 : w->json                                                                   ? pn_json_chars(c->ir, spans, k, false)
-                                                                                             : pn_ir_chars(c->ir, spans, k, false);
+        seq[0] = w->json ? json_char(c, spans, k) : pn_ir_chars(c->ir, spans, k, false);
         seq[1] = target(w, e[i].to, depth);
         alts[n_alts++] = pn_ir_seq(c->ir, seq, 2);
+        spans += k; /* what is remembered stays */
     }
     return pn_ir_alt(c->ir, alts, n_alts);
 }
