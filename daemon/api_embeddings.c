@@ -228,8 +228,13 @@ static void serve(struct work *w) {
         ok = (w->ids && w->vectors) || no_memory(w);
     }
     ok = ok && encode(w) && embed_all(w);
-    if (ok) answer(w);
-    else if (w->refused) pd_error_reply(w->call, &w->error);
+    if (ok) {
+        answer(w);
+        ok = w->call->status == 200;
+        w->refused = !ok; /* no memory for it */
+    } else if (w->refused) {
+        pd_error_reply(w->call, &w->error);
+    }
     note(w, ok);
     for (size_t i = 0; i < w->n && w->ids; i++)
         if (!w->params->prompts[i].ids) free(w->ids[i].ids);

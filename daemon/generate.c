@@ -246,7 +246,8 @@ static bool finish(struct gen *g, const struct pd_choice *choices, size_t n) {
     if (!g->params->stream) {
         g->answer.writer->whole(&g->answer, choices, n, &g->usage, &g->timings, &g->out);
         pd_json_reply(g->call, 200, &g->out);
-        return true;
+        g->failed = g->call->status != 200; /* no memory for it */
+        return !g->failed;
     }
     g->answer.writer->close(&g->answer, &g->usage, &g->timings, &g->out);
     if (!flush(g)) return false;

@@ -136,7 +136,7 @@ static const struct row rows[] = {
     { "guided_choice", PD_API_ANSWERS, FN, .fn = get_guided_choice, .doc = "A list of texts, one of which the answer is." },
     { "guided_json", PD_API_ANSWERS, FN, .fn = get_guided_json, .doc = "vLLM's name of a response_format with a JSON Schema: the schema, or its text." },
     { "json_schema", PD_API_ANSWERS, FN, .fn = get_json_schema, .doc = "llama.cpp's name of the same." },
-    { "metadata", PD_API_RESPONSES, FN, .fn = get_metadata, .doc = "Object of up to 16 texts, the caller's own labels; the answer has them." },
+    { "metadata", PD_API_RESPONSES, FN, .fn = get_metadata, .doc = "Object of up to 16 texts, the caller's own labels, of up to 512 characters under names of up to 64; the answer has them." },
     { "tools", PD_API_TALK, FN, .fn = get_tools, .doc = "Refused in this version unless empty or tool_choice is none." },
     { "best_of", PD_API_TEXT, INT64, 1, 1, AT(best_of), .doc = "Only 1." },
     /* refused by name: each would change the output */
@@ -516,7 +516,14 @@ static bool get_text_format(struct pd_params *p, json_t *v, struct pd_error *x) 
     return true;
 }
 
+static size_t n_chars(const char *text, size_t bytes) {
+    size_t n = 0;
+    for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return n;
+}
+
 static bool get_metadata(struct pd_params *p, json_t *v, struct pd_error *x) {
+    enum { LABEL_NAME = 64, LABEL = 512 };
     const char *key;
     json_t *label;
     (void)p;
@@ -526,6 +533,8 @@ static bool get_metadata(struct pd_params *p, json_t *v, struct pd_error *x) {
         char at[96];
         snprintf(at, sizeof at, "metadata.%.60s", key);
         if (!json_is_string(label)) return wrong_type(x, at, "a text");
+        if (n_chars(key, strlen(key)) > LABEL_NAME) return pd_error_set(x, PD_ERR_VALUE, at, "'%s': a label's name has at most %d characters.", at, LABEL_NAME);
+        if (n_chars(json_string_value(label), json_string_length(label)) > LABEL) return pd_error_set(x, PD_ERR_VALUE, at, "'%s' has more than %d characters.", at, LABEL);
     }
     return true;
 }

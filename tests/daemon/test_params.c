@@ -441,6 +441,28 @@ static void a_number_beyond_64_bits_names_its_field(void **state) {
 
 /* Behind a NUL, which a text may have, a comparison of C strings does not look. */
 /* Three bytes of a body become an object of a hundred: they are counted before any is made, and what is counted is given back. */
+static void bounds_labels_as_the_api_does(void **state) {
+    (void)state;
+    static const struct {
+        size_t n_name, n_label; /* of a character of two bytes */
+        bool taken;
+    } rows[] = { { 64, 512, true }, { 65, 1, false }, { 1, 513, false } };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        char body[2048] = "{\"model\":\"m\",\"input\":\"a\",\"metadata\":{\"";
+        for (size_t k = 0; k < rows[i].n_name; k++) strcat(body, "\xc3\xbc");
+        strcat(body, "\":\"");
+        for (size_t k = 0; k < rows[i].n_label; k++) strcat(body, "\xc3\xbc");
+        strcat(body, "\"}}");
+        struct pd_params p;
+        struct pd_error x;
+        bool taken = pd_params_parse(PD_API_RESPONSES, body, strlen(body), &p, &x);
+        assert_int_equal(taken, rows[i].taken);
+        if (taken) pd_params_done(&p);
+        else assert_int_equal(x.id, PD_ERR_VALUE);
+        if (!taken) assert_int_equal(strncmp(x.param, "metadata.\xc3\xbc", 11), 0);
+    }
+}
+
 static void refuses_more_values_than_memory_should_hold(void **state) {
     (void)state;
     size_t n = 4 << 20;
@@ -593,6 +615,7 @@ int main(void) {
         cmocka_unit_test(refuses_more_ids_than_it_takes),
         cmocka_unit_test(takes_a_seed_of_its_own_each_time),
         cmocka_unit_test(a_number_beyond_64_bits_names_its_field),
+        cmocka_unit_test(bounds_labels_as_the_api_does),
         cmocka_unit_test(refuses_more_values_than_memory_should_hold),
         cmocka_unit_test(takes_no_word_with_more_behind_it),
         cmocka_unit_test(refuses_deep_nesting_before_parsing),
