@@ -90,9 +90,22 @@ const struct pd_route *pd_route_find(const char *method, const char *path, char 
     return found;
 }
 
+/* A key of the query that the row does not have: into `key`. Of a row that has none anything is taken: some clients always send one. */
+static bool has_unknown(const struct pd_route *r, const char *query, char *key, size_t size) {
+    for (const char *p = query; r->query && *p; p += strcspn(p, "&"), p += *p == '&') {
+        size_t n = strcspn(p, "=&");
+        bool known = n == 0;
+        for (const char *w = r->query; !known && *w; w += strcspn(w, " "), w += *w == ' ') known = strcspn(w, " ") == n && memcmp(w, p, n) == 0;
+        if (known) continue;
+        snprintf(key, size, "%.*s", (int)n, p);
+        return true;
+    }
+    return false;
+}
+
 void pd_dispatch(void *ctx, struct pd_call *c) {
     struct pd_app *app = ctx;
-    char param[PD_MAX_URI_BYTES + 1], allow[64], quoted[256];
+    char param[PD_MAX_URI_BYTES + 1], allow[64], quoted[256], key[64];
     bool ok;
     struct pd_error x;
     const char *method = c->head->method, *path = c->head->path;
@@ -103,6 +116,8 @@ void pd_dispatch(void *ctx, struct pd_call *c) {
         x.retry_after_s = 5;
     } else if (!ok) {
         pd_error_set(&x, PD_ERR_MALFORMED, NULL, "The path has a broken percent escape.");
+    } else if (r && has_unknown(r, c->head->query, key, sizeof key)) {
+        pd_error_set(&x, PD_ERR_UNKNOWN_PARAM, key, "'%s' is not known here; the query may have %s.", key, r->query);
     } else if (r) {
         r->fn(app, c, param);
         return;
@@ -150,7 +165,7 @@ void pd_routes_doc(struct fo_buf *out) {
                      "# The HTTP API\n\nThe conventions are OpenAI's. Every answer has an `x-request-id` header; every error has a JSON body.\n\n## Endpoints\n\n"
                      "| method | path | |\n|---|---|---|\n");
     for (size_t i = 0; i < N_ROUTES; i++) fo_buf_printf(out, "| %s | `%s` | %s |\n", routes[i].method, routes[i].path, routes[i].doc);
-    fo_buf_puts(out, "\nA slash at the end of a path does not count. Where GET is, HEAD is; OPTIONS answers 204 with Allow on every path there is. While the server stops, "
+    fo_buf_puts(out, "\nA slash at the end of a path does not count, nor does a query, but for the POST pages of /admin, which refuse keys that they do not know. Where GET is, HEAD is; OPTIONS answers 204 with Allow on every path there is. While the server stops, "
                      "everything but /, /health, /ready, /slots, /metrics, /openapi.json and the pages of /admin is a 503 `draining`. A client that closes its connection, also only its sending side, cancels its request.\n");
     fo_buf_puts(out, "\n## Fields of /v1/chat/completions\n\nnull means unset. A field that is in none of these tables is an error (`unknown_parameter`): "
                      "ignoring it would hide a typo.\n");

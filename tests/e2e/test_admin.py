@@ -61,6 +61,10 @@ def test_bad_admin_requests_are_explained(scripts, start):
     for value in ("", "x", "1x", "-1"):
         r = d.post(f"/admin/reconcile?if_generation={value}", None)
         assert r.status == 400 and r.error["param"] == "if_generation", value
+    for path in ("/admin/reconcile?if_generaton=1", "/admin/reconcile?wait=1&dry_run", "/admin/models/unload?wati=1"):  # a typo is not left out
+        r = d.post(path, {"name": "nobody"})
+        assert r.status == 400 and r.error["code"] == "unknown_parameter" and r.error["param"] in ("if_generaton", "dry_run", "wati"), r.body
+    assert d.get("/admin/models?x=1").status == d.get("/v1/models?api-version=1").status == 200
     r = d.post("/admin/reconcile?if_generation=7", None)
     assert r.status == 409 and r.error["code"] == "conflict"
     assert cli(d, "--reload", "--wait", "--if-generation", "7").returncode == 1 and cli(d, "--reload", "--wait", "--if-generation", "1").returncode == 0
