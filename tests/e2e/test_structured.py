@@ -205,3 +205,33 @@ def test_the_demo_model_writes_json_when_held_to_it(tmp_path):
         assert r.json["choices"][0]["message"]["content"] in ("yes", "no")
     finally:
         d.stop()
+
+
+def test_the_body_that_instructor_recorded_gets_its_object(served):
+    """Its schema has $defs, an anyOf with null and no additionalProperties; names and places of the object are the schema's."""
+    sent = json.loads((ROOT / "tests/cases/clients/instructor_json_schema.json").read_text())
+    schema = sent["response_format"]["json_schema"]["schema"]
+    for seed in range(4):
+        r = served.post(PATHS["chat"], {**sent, "temperature": 1, "seed": seed, "max_tokens": 200})
+        assert r.status == 200, r.body
+        c = r.json["choices"][0]
+        names = [f'"{n}":' for n in schema["required"]]
+        at = [c["message"]["content"].find(n) for n in names]
+        if c["finish_reason"] == "stop":
+            assert set(schema["required"]) <= set(json.loads(c["message"]["content"])), c
+        else:
+            assert c["finish_reason"] == "length" and c["message"]["content"].startswith("{") and at[0] <= 1, c
+
+
+@pytest.mark.parametrize("api", ["chat", "responses"])
+def test_a_schema_holds_streamed_and_whole_on_both_apis(served, api):
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "minimum": 3, "maximum": 12}, "b": {"enum": ["x", None]}}, "required": ["a", "b"], "additionalProperties": False}
+    named = {"name": "n", "schema": schema, "strict": True, "description": "A pair."}
+    fields = {"response_format": {"type": "json_schema", "json_schema": named}} if api == "chat" else {"text": {"format": {"type": "json_schema", **named}}}
+    for seed in range(6):
+        text, finish = ask(served, api, **{**HOT, "seed": seed}, **fields)
+        value = json.loads(text)
+        assert finish == "stop" and list(value) == ["a", "b"] and 3 <= value["a"] <= 12 and value["b"] in ("x", None), text
+    e = refused(served, api, **(fields | ({"response_format": {"type": "json_schema", "json_schema": {**named, "schema": {"contains": {}, "$recursiveRef": "#"}}}} if api == "chat" else
+                                          {"text": {"format": {"type": "json_schema", **named, "schema": {"$recursiveRef": "#"}}}})))
+    assert e["code"] == "unsupported_schema" and e["param"] == ("response_format.json_schema.schema" if api == "chat" else "text.format.schema") + ".$recursiveRef"
