@@ -9,10 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/grammar/grammar.h"
 #include "engine/request_worker.h"
 #include "engine/wake.h"
 #include "foundry/base/rng.h"
 #include "tests/support/alloc.h"
+#include "tests/support/tok_vocab.h"
 
 static const int32_t prompt[3] = { 1, 2, 3 };
 
@@ -184,6 +186,13 @@ static void refuses_bad_prompts_and_survives_every_failing_allocation(void **sta
     o.tokens = prompt;
     o.n_tokens = 3;
     o.sampling.top_k = 5;
+    struct fo_buf file;
+    struct fo_gguf *gguf;
+    struct fo_tok *tok;
+    struct pn_grammars *grammars;
+    assert_true(test_vocab_load("tests/data/tokenizers/bpe352-smollm", &file));
+    assert_int_equal(fo_gguf_parse(file.data, file.len, "vocabulary", &gguf, &e) || fo_tok_open(gguf, &tok, &e) || pn_grammars_new(tok, &grammars, &e), 0);
+    assert_int_equal(pn_grammars_get(grammars, PN_GRAMMAR_JSON_OBJECT, "", 0, &o.grammar, &e), 0);
     for (long n = 1;; n++) {
         test_fail_alloc(n);
         int rc = pn_request_new(&o, 1, 100, w, &r, &e);
@@ -195,8 +204,13 @@ static void refuses_bad_prompts_and_survives_every_failing_allocation(void **sta
         assert_int_equal(rc, FO_ENOMEM);
         assert_null(r);
     }
+    pn_grammars_free(grammars); /* the request has a reference of its own */
+    pn_grammar_put(o.grammar);
     pn_request_discard(r);
     pn_wake_unref(w);
+    fo_tok_free(tok);
+    fo_gguf_close(gguf);
+    fo_buf_done(&file);
 }
 
 int main(void) {
