@@ -201,7 +201,8 @@ static uint32_t emit_object(struct pn_sc *c, const struct pn_shape *s) {
     }
     if (c->err.code || n_required > s->max) return pn_ir_never(c->ir);
     /* How many members there were is told apart up to where it does not matter any more; with an upper bound that can be met, all along. */
-    uint32_t most = s->max < (uint64_t)n + (others ? UINT32_MAX : 0) ? n : s->min > 1 ? s->min : 1;
+    bool bounded = s->max < PN_SC_NO_END && (others || s->max < n);
+    uint32_t most = bounded ? n : s->min > 1 ? s->min : 1;
     if (most > n) most = n > 0 ? n : 1;
     if ((uint64_t)(n + 1) * ((uint64_t)most + 1) > PN_SC_MAX_CELLS && most > 1) {
         pn_sc_fail(c, FO_EUNSUPPORTED, c->at, s->max < PN_SC_NO_END ? "maxProperties" : "minProperties",

@@ -225,6 +225,23 @@ static void hostile_schemas_end_in_bounded_work(void **state) {
     assert_int_equal(compile(text, sizeof text, &program, pointer, &e), FO_ELIMIT);
 }
 
+/* What the number of its properties does not ask to be counted for. */
+static void an_open_object_of_a_thousand_properties_is_taken(void **state) {
+    static char text[1 << 17];
+    char pointer[PN_SCHEMA_POINTER_BYTES], *p = text, *end = text + sizeof text;
+    struct pn_program *program = NULL;
+    struct fo_err e = { 0 };
+    (void)state;
+    p += snprintf(p, (size_t)(end - p), "{\"type\":\"object\",\"properties\":{\"first\":{\"type\":\"null\"}");
+    for (int i = 0; i < 1000; i++) p += snprintf(p, (size_t)(end - p), ",\"p%d\":{\"type\":\"null\"}", i);
+    p += snprintf(p, (size_t)(end - p), "},\"required\":[\"p7\"]}");
+    if (compile(text, (size_t)(p - text), &program, pointer, &e)) fail_msg("%s", e.msg);
+    assert_true(runs(program, "{\"first\":null,\"p7\":null,\"p999\":null,\"other\":1}"));
+    assert_false(runs(program, "{\"first\":null,\"p999\":null}"));
+    assert_false(runs(program, "{\"p7\":null,\"p999\":1}"));
+    pn_program_free(program);
+}
+
 static void every_failing_allocation_is_an_error(void **state) {
     static const char schema[] = "{\"type\":\"object\",\"properties\":{\"a\":{\"pattern\":\"^a+$\",\"type\":\"string\"},\"b\":{\"oneOf\":[{\"minimum\":3,\"type\":\"integer\"},{\"$ref\":\"#\"}]}},"
                                  "\"patternProperties\":{\"^x\":{\"enum\":[1,\"2\",[3]]}},\"required\":[\"a\"],\"minProperties\":2}";
@@ -300,6 +317,7 @@ int main(void) {
         cmocka_unit_test(formats_know_the_calendar),
         cmocka_unit_test(refusals_name_the_place),
         cmocka_unit_test(hostile_schemas_end_in_bounded_work),
+        cmocka_unit_test(an_open_object_of_a_thousand_properties_is_taken),
         cmocka_unit_test(every_failing_allocation_is_an_error),
         cmocka_unit_test(the_table_has_each_keyword_once),
         cmocka_unit_test(the_reference_says_what_the_table_says),
