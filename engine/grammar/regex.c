@@ -7,21 +7,11 @@
 
 #include "engine/grammar/front.h"
 
-struct parser {
-    struct pn_front f;
-    bool whole;
-    const struct pn_regex_chars *chars;
-};
-
 /* A part of an expression, and which ends of the text it stands at. */
 struct part {
     uint32_t node;
     bool starts, ends;
 };
-
-static uint32_t chars(struct parser *p, const struct pn_ir_span *spans, size_t n, bool negated) {
-    return p->chars ? p->chars->chars(p->f.ir, spans, n, negated, p->chars->ctx) : pn_ir_chars(p->f.ir, spans, n, negated);
-}
 
 /* --- characters -------------------------------------------------------------------------------- */
 /* \d and its kin: the spans of the small letter. */
@@ -52,11 +42,11 @@ struct spans {
     size_t n, cap;
 };
 
-static int add(struct parser *p, struct spans *s, uint32_t first, uint32_t last) {
+static int add(struct pn_front *f, struct spans *s, uint32_t first, uint32_t last) {
     if (s->n == s->cap) {
         size_t cap = s->cap ? s->cap * 2 : 16;
         struct pn_ir_span *more = realloc(s->at, cap * sizeof *more);
-        if (!more) return (int)fo_fail(p->f.e, FO_ENOMEM, "no memory for a grammar");
+        if (!more) return (int)fo_fail(f->e, FO_ENOMEM, "no memory for a grammar");
         s->at = more;
         s->cap = cap;
     }
@@ -77,8 +67,7 @@ static int braced(struct pn_front *f, uint32_t *ret) {
 }
 
 /* Behind a backslash. One character goes to *ret_c; one of \d and its kin is added to s, and *ret_kind is set. */
-static int escape(struct parser *p, struct spans *s, uint32_t *ret_c, bool *ret_kind) {
-    struct pn_front *f = &p->f;
+static int escape(struct pn_front *f, struct spans *s, uint32_t *ret_c, bool *ret_kind) {
     static const char plain[] = "t\tn\nr\rf\fv\v";
     size_t from = f->at - 1;
     int c = pn_front_peek(f);
@@ -104,10 +93,10 @@ static int escape(struct parser *p, struct spans *s, uint32_t *ret_c, bool *ret_
         *ret_kind = true;
         for (size_t k = 0; k < kinds[i].n; k++) {
             struct pn_ir_span span = kinds[i].spans[k];
-            if (c & 0x20 ? add(p, s, span.first, span.last) : span.first > next && add(p, s, next, span.first - 1)) return f->e->code;
+            if (c & 0x20 ? add(f, s, span.first, span.last) : span.first > next && add(f, s, next, span.first - 1)) return f->e->code;
             next = span.last + 1;
         }
-        return c & 0x20 ? 0 : add(p, s, next, 0x10FFFF);
+        return c & 0x20 ? 0 : add(f, s, next, 0x10FFFF);
     }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++)
         if (c > 0 && strchr(refused[i].letters, c)) return pn_front_fail(f, from, FO_EUNSUPPORTED, "\\%c is %s, which is not supported", c, refused[i].what);
@@ -117,64 +106,63 @@ static int escape(struct parser *p, struct spans *s, uint32_t *ret_c, bool *ret_
 }
 
 /* One character or kind of a class. */
-static int class_part(struct parser *p, struct spans *s, uint32_t *ret, bool *ret_kind) {
+static int class_part(struct pn_front *f, struct spans *s, uint32_t *ret, bool *ret_kind) {
     *ret_kind = false;
-    if (!pn_front_take(&p->f, "\\")) return pn_front_char(&p->f, ret);
-    if (pn_front_take(&p->f, "b")) { /* in a class it is a backspace */
+    if (!pn_front_take(f, "\\")) return pn_front_char(f, ret);
+    if (pn_front_take(f, "b")) { /* in a class it is a backspace */
         *ret = '\b';
         return 0;
     }
-    return escape(p, s, ret, ret_kind);
+    return escape(f, s, ret, ret_kind);
 }
 
-static int class_spans(struct parser *p, size_t from, struct spans *s) {
-    struct pn_front *f = &p->f;
+static int class_spans(struct pn_front *f, size_t from, struct spans *s) {
     for (bool first = true; first || !pn_front_take(f, "]"); first = false) {
         uint32_t lo, hi;
         bool kind, kind_too;
         size_t at = f->at;
         if (pn_front_peek(f) < 0) return pn_front_fail(f, from, FO_EINVAL, "a class without its closing bracket");
         if (first && pn_front_take(f, "]")) return pn_front_fail(f, from, FO_EINVAL, "an empty class: write \\] for a bracket in it");
-        if (class_part(p, s, &lo, &kind)) return f->e->code;
+        if (class_part(f, s, &lo, &kind)) return f->e->code;
         if (kind) continue;
         hi = lo;
         if (pn_front_peek(f) == '-' && f->at + 1 < f->len && f->text[f->at + 1] != ']') {
             f->at++;
-            if (class_part(p, s, &hi, &kind_too)) return f->e->code;
+            if (class_part(f, s, &hi, &kind_too)) return f->e->code;
             if (kind_too) return pn_front_fail(f, at, FO_EINVAL, "a range that ends in a kind of characters");
             if (hi < lo) return pn_front_fail(f, at, FO_EINVAL, "a range whose end comes before its start");
         }
-        if (add(p, s, lo, hi)) return f->e->code;
+        if (add(f, s, lo, hi)) return f->e->code;
     }
     return 0;
 }
 
-static int class(struct parser *p, uint32_t *ret) {
+static int class(struct pn_front *f, uint32_t *ret) {
     struct spans s = { 0 };
-    size_t from = p->f.at++;
-    bool negated = pn_front_take(&p->f, "^");
-    int rc = class_spans(p, from, &s);
-    if (rc == 0) *ret = chars(p, s.at, s.n, negated);
+    size_t from = f->at++;
+    bool negated = pn_front_take(f, "^");
+    int rc = class_spans(f, from, &s);
+    if (rc == 0) *ret = pn_ir_chars(f->ir, s.at, s.n, negated);
     free(s.at);
     return rc;
 }
 
 /* A character that stands for itself, or an escape. */
-static int character(struct parser *p, uint32_t *ret) {
+static int character(struct pn_front *f, uint32_t *ret) {
     struct spans s = { 0 };
     uint32_t c = 0;
     bool kind = false;
-    int rc = pn_front_take(&p->f, "\\") ? escape(p, &s, &c, &kind) : pn_front_char(&p->f, &c);
-    if (rc == 0 && !kind) rc = add(p, &s, c, c);
-    if (rc == 0) *ret = chars(p, s.at, s.n, false);
+    int rc = pn_front_take(f, "\\") ? escape(f, &s, &c, &kind) : pn_front_char(f, &c);
+    if (rc == 0 && !kind) rc = add(f, &s, c, c);
+    if (rc == 0) *ret = pn_ir_chars(f->ir, s.at, s.n, false);
     free(s.at);
     return rc;
 }
 
 /* --- structure --------------------------------------------------------------------------------- */
-static int alternatives(struct parser *p, struct part *ret);
+static int alternatives(struct pn_front *f, struct part *ret);
 
-static int group(struct parser *p, struct part *ret) {
+static int group(struct pn_front *f, struct part *ret) {
     static const struct {
         const char *begins, *what;
     } kinds_of[] = { /* the longer one first */
@@ -192,7 +180,6 @@ static int group(struct parser *p, struct part *ret) {
         { "(?", "a setting" },
         { "(", NULL },
     };
-    struct pn_front *f = &p->f;
     size_t from = f->at, i = 0;
     while (!pn_front_take(f, kinds_of[i].begins)) i++;
     if (kinds_of[i].what && *kinds_of[i].what) return pn_front_fail(f, from, FO_EUNSUPPORTED, "%s is %s, which is not supported", kinds_of[i].begins, kinds_of[i].what);
@@ -201,7 +188,7 @@ static int group(struct parser *p, struct part *ret) {
         if (!pn_front_take(f, ">")) return pn_front_fail(f, from, FO_EINVAL, "the name of a group without its >");
     }
     if (++f->depth > PN_FRONT_MAX_DEPTH) return pn_front_fail(f, from, FO_ELIMIT, "groups nest deeper than %d", PN_FRONT_MAX_DEPTH);
-    if (alternatives(p, ret)) return f->e->code;
+    if (alternatives(f, ret)) return f->e->code;
     f->depth--;
     return pn_front_take(f, ")") ? 0 : pn_front_fail(f, from, FO_EINVAL, "a group without its closing parenthesis");
 }
@@ -225,7 +212,7 @@ static int count(struct pn_front *f, uint32_t *ret_min, uint32_t *ret_max, bool 
     }
     *ret_any = false;
     if (!pn_front_take(f, "{")) return 0;
-    size_t n = strspn(f->text + f->at, "0123456789"), more = 0; /* the text has a NUL behind it: see pn_regex_node */
+    size_t n = strspn(f->text + f->at, "0123456789"), more = 0; /* the text has a NUL behind it: see pn_regex_build */
     bool comma = f->text[f->at + n] == ',';
     if (comma) more = strspn(f->text + f->at + n + 1, "0123456789");
     if (f->text[f->at + n + comma + more] != '}' || (n == 0 && more == 0)) {
@@ -243,8 +230,7 @@ static int count(struct pn_front *f, uint32_t *ret_min, uint32_t *ret_max, bool 
     return 0;
 }
 
-static int counted(struct parser *p, struct part *part) {
-    struct pn_front *f = &p->f;
+static int counted(struct pn_front *f, struct part *part) {
     uint32_t min, max, min_too, max_too;
     size_t from = f->at;
     bool any;
@@ -259,8 +245,7 @@ static int counted(struct parser *p, struct part *part) {
     return any ? pn_front_fail(f, from, FO_EINVAL, "a count behind a count") : pn_ir_state(f->ir, f->e);
 }
 
-static int sequence(struct parser *p, struct part *ret) {
-    struct pn_front *f = &p->f;
+static int sequence(struct pn_front *f, struct part *ret) {
     size_t list = f->n_nodes;
     bool first = true;
     *ret = (struct part){ 0 };
@@ -286,17 +271,17 @@ static int sequence(struct parser *p, struct part *ret) {
         if (count(f, &min, &max, &any)) return f->e->code;
         if (any) return pn_front_fail(f, from, FO_EINVAL, "a count with nothing in front of it");
         if (c == '(')
-            rc = group(p, &part);
+            rc = group(f, &part);
         else if (c == '[')
-            rc = class(p, &part.node);
+            rc = class(f, &part.node);
         else if (c == '.') {
             f->at++;
-            part.node = chars(p, &(struct pn_ir_span){ '\n', '\n' }, 1, true);
+            part.node = pn_ir_chars(f->ir, &(struct pn_ir_span){ '\n', '\n' }, 1, true);
             rc = pn_ir_state(f->ir, f->e);
         } else {
-            rc = character(p, &part.node);
+            rc = character(f, &part.node);
         }
-        if (rc != 0 || counted(p, &part)) return f->e->code;
+        if (rc != 0 || counted(f, &part)) return f->e->code;
         if (part.starts && !first && !ret->starts) return pn_front_fail(f, from, FO_EUNSUPPORTED, "^ is only supported where an alternative begins");
         ret->starts |= part.starts;
         ret->ends |= part.ends;
@@ -306,54 +291,34 @@ static int sequence(struct parser *p, struct part *ret) {
     return pn_ir_state(f->ir, f->e);
 }
 
-/* Any text, in front of or behind what is looked for. */
-static uint32_t anything(struct parser *p) {
-    return pn_ir_repeat(p->f.ir, chars(p, NULL, 0, true), 0, PN_IR_INFINITE);
-}
-
-static int alternatives(struct parser *p, struct part *ret) {
-    struct pn_front *f = &p->f;
-    size_t list = f->n_nodes, from = f->at;
-    bool outermost = f->depth == 0;
-    int n = 0, n_starts = 0, n_ends = 0;
+static int alternatives(struct pn_front *f, struct part *ret) {
+    size_t list = f->n_nodes;
+    bool starts = false, ends = false;
     do {
         struct part part;
-        if (sequence(p, &part)) return f->e->code;
-        n++;
-        n_starts += part.starts;
-        n_ends += part.ends;
-        if (outermost && !p->whole) {
-            uint32_t list_of[3] = { part.starts ? pn_ir_empty(f->ir) : anything(p), part.node, part.ends ? pn_ir_empty(f->ir) : anything(p) };
-            part.node = pn_ir_seq(f->ir, list_of, 3);
-        }
+        if (sequence(f, &part)) return f->e->code;
+        starts |= part.starts;
+        ends |= part.ends;
         if (pn_front_push(f, part.node)) return f->e->code;
     } while (pn_front_take(f, "|"));
-    if (!outermost && !p->whole && ((n_starts > 0 && n_starts < n) || (n_ends > 0 && n_ends < n)))
-        return pn_front_fail(f, from, FO_EUNSUPPORTED, "^ or $ in some alternatives of a group and not in others");
-    *ret = (struct part){ pn_front_alt(f, list), n_starts > 0, n_ends > 0 };
+    *ret = (struct part){ pn_front_alt(f, list), starts, ends };
     return pn_ir_state(f->ir, f->e);
 }
 
-int pn_regex_node(struct pn_ir *ir, const char *text, size_t len, bool whole, const struct pn_regex_chars *how, uint32_t *ret, struct fo_err *e) {
+int pn_regex_build(struct pn_ir *ir, const char *text, size_t len, struct fo_err *e) {
     char *copy = malloc(len + 1); /* with a NUL behind it */
     if (!copy) return (int)fo_fail(e, FO_ENOMEM, "no memory for a grammar");
     if (len > 0) memcpy(copy, text, len);
     copy[len] = '\0';
-    struct parser p = { .f = { .ir = ir, .text = copy, .len = len, .e = e }, .whole = whole, .chars = how };
+    struct pn_front p = { .ir = ir, .text = copy, .len = len, .e = e };
     struct part part = { 0 };
+    uint32_t rule = pn_ir_rule(ir, "regex", 5, 0, 0);
     int rc = alternatives(&p, &part);
-    if (rc == 0 && p.f.at < len) rc = pn_front_fail(&p.f, p.f.at, FO_EINVAL, "a closing parenthesis without its group");
-    free(p.f.nodes);
+    if (rc == 0 && p.at < len) rc = pn_front_fail(&p, p.at, FO_EINVAL, "a closing parenthesis without its group");
+    free(p.nodes);
     free(copy);
-    if (rc == 0) *ret = part.node;
-    return rc;
-}
-
-int pn_regex_build(struct pn_ir *ir, const char *text, size_t len, struct fo_err *e) {
-    uint32_t node, rule = pn_ir_rule(ir, "regex", 5, 0, 0);
-    int rc = pn_regex_node(ir, text, len, true, NULL, &node, e);
     if (rc != 0) return rc;
-    pn_ir_define(ir, rule, node);
+    pn_ir_define(ir, rule, part.node);
     pn_ir_root(ir, rule);
     return pn_ir_state(ir, e);
 }

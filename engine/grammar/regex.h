@@ -13,14 +13,6 @@
 
 struct fo_err;
 
-/* What makes a node of a character of these spans (or of all others): pn_ir_chars, or what spells characters otherwise (in JSON). */
-struct pn_regex_chars {
-    uint32_t (*chars)(struct pn_ir *ir, const struct pn_ir_span *spans, size_t n, bool negated, void *ctx);
-    void *ctx;
-};
-
-/* The expression as a node. whole: a text is matched from start to end, with or without ^ and $; else somewhere in it but for these. `chars`
- * NULL: plain UTF-8. FO_EINVAL, FO_EFORMAT, FO_EUNSUPPORTED (line and col are the place), FO_ELIMIT, FO_ENOMEM. */
-int pn_regex_node(struct pn_ir *ir, const char *text, size_t len, bool whole, const struct pn_regex_chars *chars, uint32_t *ret, struct fo_err *e);
-/* A grammar of its own: the whole answer matches. */
+/* The grammar of the texts that match from start to end, with or without ^ and $. FO_EINVAL, FO_EFORMAT, FO_EUNSUPPORTED (line and col are
+ * the place), FO_ELIMIT, FO_ENOMEM. */
 int pn_regex_build(struct pn_ir *ir, const char *text, size_t len, struct fo_err *e);
