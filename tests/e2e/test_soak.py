@@ -44,6 +44,8 @@ ENDPOINTS = {
     "chat": ("/v1/chat/completions", chat_body, lambda a: a["choices"][0]["message"]["content"], lambda e: "".join(c["delta"].get("content", "") for c in e["choices"])),
     "text": ("/v1/completions", lambda i, **more: {"model": "tiny", "prompt": f"Say {i}", "seed": i, "max_tokens": 30, "temperature": 1, **more},
              lambda a: a["choices"][0]["text"], lambda e: "".join(c["text"] for c in e["choices"])),
+    "held": ("/v1/chat/completions", lambda i, **more: chat_body(i, regex=f"[a-z ]{{{5 + i},25}}", **more), lambda a: a["choices"][0]["message"]["content"],
+             lambda e: "".join(c["delta"].get("content", "") for c in e["choices"])),
     "responses": ("/v1/responses", lambda i, **more: {"model": "tiny", "input": f"Say {i}", "seed": i, "max_output_tokens": 30, "temperature": 1, **more},
                   lambda a: a["output"][0]["content"][0]["text"], lambda e: e["delta"] if e["type"] == "response.output_text.delta" else ""),
     "embeddings": ("/v1/embeddings", lambda i: {"model": "tiny", "input": [f"Say {i}", f"Say {i + 1}"]}, lambda a: [d["embedding"] for d in a["data"]], None),
