@@ -206,8 +206,8 @@ def flat(samples):
 
 
 def test_many_clients_with_aborts_leave_nothing_behind(models, start):
-    # what a sanitizer keeps of freed memory is bounded, so that growth is the daemon's
-    env = {"ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":quarantine_size_mb=16"}
+    # what sanitizers keep of freed memory, and of what was done to it, is bounded, so that growth is the daemon's
+    env = {name: os.environ.get(name, "") + option for name, option in (("ASAN_OPTIONS", ":quarantine_size_mb=16"), ("TSAN_OPTIONS", ":flush_memory_ms=15000"))}
     d = start(manifest(("tiny", models["tiny"], "max_concurrent: 4\nmax_sessions: 4\nqueue: { depth: 256 }"), server="limits: { connections: 512 }"), env=env)
     texts = {(name, i): text(d.post(path, body(i)).json) for name, (path, body, text, _) in ENDPOINTS.items() for i in range(TEXTS)}
     errors, samples, end = [], [], time.monotonic() + SECONDS
