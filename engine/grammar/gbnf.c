@@ -218,7 +218,7 @@ static int alternatives(struct pn_front *f, bool nested, uint32_t *ret) {
 
 static int rules(struct pn_front *f) {
     for (skip(f, true); f->at < f->len; skip(f, true)) {
-        uint32_t rule, node;
+        uint32_t rule, node = 0;
         size_t from = f->at;
         if (name(f, &rule)) return f->e->code;
         if (pn_ir_defined(f->ir, rule)) return pn_front_fail(f, from, FO_EINVAL, "rule '%.*s' is defined twice", f->at - from > 64 ? 64 : (int)(f->at - from), f->text + from);
