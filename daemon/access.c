@@ -291,11 +291,7 @@ static bool judge_admin(const struct pd_asked *q, struct pd_leave *ret, struct p
 
 static bool judge_key(const struct pd_rules *r, const struct pd_asked *q, bool admin, struct pd_leave *ret, struct pd_error *x) {
     const char *key = q->authorization;
-    if (!r->keys) {
-        refuse(ret, x, PD_ERR_KEYS, "This server's file of API keys cannot be used, so nobody is let in until it is repaired.");
-        x->retry_after_s = 10;
-        return false;
-    }
+    if (!r->keys) return refuse(ret, x, PD_ERR_KEYS, "This server's file of API keys cannot be used, so nobody is let in until it is repaired.");
     if (!key) return refuse(ret, x, PD_ERR_KEY, "This server asks for an API key: send it as 'Authorization: Bearer KEY'.");
     if (q->many_authorizations) return refuse(ret, x, PD_ERR_KEY, "There is more than one Authorization header.");
     if (strncasecmp(key, "bearer", 6) != 0 || !strchr(" \t", key[6]) || !key[6])

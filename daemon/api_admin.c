@@ -53,7 +53,6 @@ static bool ask(struct pd_app *app, struct pd_call *c, enum pd_ask_kind kind, co
     struct pd_error x;
     if (pd_app_ask(app, kind, name, spec, ret_seq, &e) == FO_OK) return true;
     pd_error_set(&x, e.code == FO_EBUSY ? PD_ERR_ADMIN_BUSY : PD_ERR_MEMORY, NULL, "%s.", e.msg);
-    x.retry_after_s = 1;
     pd_error_reply(c, &x);
     return false;
 }

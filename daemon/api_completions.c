@@ -85,7 +85,7 @@ void pd_post_completions(struct pd_app *app, struct pd_call *c, const char *para
         jobs = calloc(n, sizeof *jobs);
         ids = calloc(n, sizeof *ids);
         texts = calloc(n, sizeof *texts);
-        if (!jobs || !ids || !texts) ok = pd_error_set(&x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
+        if (!jobs || !ids || !texts) ok = pd_error_memory(&x);
     }
     if (ok) ok = pd_params_check_ids(&p, pn_model_info(pn_served_model(s))->n_vocab, &x) && pd_grammar_compile(s, &p, &x);
     for (size_t i = 0; i < n && ok; i++) ok = make_job(pn_served_model(s), &p, i, &jobs[i], &ids[i], &texts[i], &x);

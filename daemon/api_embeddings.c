@@ -46,9 +46,7 @@ struct work {
 
 static bool no_memory(struct work *w) {
     w->refused = true;
-    pd_error_set(&w->error, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
-    w->error.retry_after_s = 1;
-    return false;
+    return pd_error_memory(&w->error);
 }
 
 /* "input", or "input.3" where a list was given. */
@@ -61,16 +59,10 @@ static void name_input(const struct work *w, size_t i, char *out, size_t size) {
 /* What the engine says of input i, at the field that is to blame. */
 static bool refuse(struct work *w, size_t i, const struct fo_err *e) {
     struct pd_error *x = &w->error;
-    pd_error_from(x, e, atomic_load(&w->app->draining));
-    const struct pd_error_row *row = pd_error_row(x->id);
+    pd_app_error(w->app, w->served, e, x);
     w->refused = true;
     if (x->id == PD_ERR_UNSUPPORTED) snprintf(x->param, sizeof x->param, "model");
-    else if (row->status == 400) name_input(w, i, x->param, sizeof x->param);
-    if (row->status == 429 || row->status == 503) {
-        struct pn_served_status st;
-        pn_served_status(w->served, &st);
-        x->retry_after_s = st.retry_after_s;
-    }
+    else if (pd_error_row(x->id)->status == 400) name_input(w, i, x->param, sizeof x->param);
     return false;
 }
 

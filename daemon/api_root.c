@@ -88,7 +88,6 @@ void pd_get_ready(struct pd_app *app, struct pd_call *c, const char *param) {
         else if (!v->first_pass_over) pd_error_set(&x, PD_ERR_LOADING, NULL, "The first pass over the manifest is not done: %zu of %zu models serve.", serving, declared);
         else pd_error_set(&x, PD_ERR_UNAVAILABLE, NULL, "None of %zu declared models serves; '%s' is %s: %.400s", declared, not_serving->decl->name,
                           pd_model_state_name(not_serving->state), not_serving->reason);
-        x.retry_after_s = 2;
         pd_error_reply(c, &x);
     }
     pd_view_put(v);

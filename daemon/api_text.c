@@ -65,7 +65,6 @@ static bool put_ids(const struct pn_model *m, const struct pn_ids *ids, bool wit
 static bool refuse(struct pd_error *x, const struct fo_err *e, const char *param) {
     pd_error_from(x, e, false);
     if (pd_error_row(x->id)->status == 400) snprintf(x->param, sizeof x->param, "%s", x->id == PD_ERR_UNSUPPORTED ? "model" : param);
-    if (pd_error_row(x->id)->status == 503) x->retry_after_s = 1;
     return false;
 }
 

@@ -243,6 +243,14 @@ void pd_entry_refusal(const struct pd_entry *e, struct pd_error *x) {
     x->retry_after_s = e->retry_after_s ? e->retry_after_s : e->state == PD_MODEL_LOADING ? 2 : e->state == PD_MODEL_WAITING ? 5 : 60;
 }
 
+void pd_app_error(const struct pd_app *app, const struct pn_served *s, const struct fo_err *e, struct pd_error *x) {
+    struct pn_served_status st;
+    pd_error_from(x, e, atomic_load(&app->draining));
+    if (pd_error_row(x->id)->status != 429) return;
+    pn_served_status(s, &st);
+    x->retry_after_s = st.retry_after_s ? st.retry_after_s : 1;
+}
+
 bool pd_app_find(struct pd_app *app, const char *name, struct pn_served **ret, struct cf_sampling *ret_sampling, struct pd_error *x) {
     struct pd_view *v = pd_app_view(app);
     const struct pd_entry *e = pd_view_find(v, name);

@@ -151,6 +151,9 @@ const struct pd_entry *pd_view_find(const struct pd_view *v, const char *name);
 /* The error for a name that nobody has; lists those there are. Returns false. */
 bool pd_view_not_found(const struct pd_view *v, const char *name, struct pd_error *ret_error);
 
+/* What the engine says of a request to a model, as its client is told; of a full queue also when to come back. */
+void pd_app_error(const struct pd_app *app, const struct pn_served *s, const struct fo_err *e, struct pd_error *ret_error);
+
 /* The model that a request names, by name or alias: *ret (give it back with pn_served_put) and its sampling defaults. False with the
  * error: not found (the message lists what there is), loading, failed, held. */
 bool pd_app_find(struct pd_app *app, const char *name, struct pn_served **ret, struct cf_sampling *ret_sampling, struct pd_error *ret_error);

@@ -227,9 +227,7 @@ static bool count(struct pd_gate *g, struct pd_call *c, const struct pd_key *key
     while (!ok && pthread_cond_timedwait(&g->left, &g->lock, &until) == 0) ok = hold(g, c, key->max_concurrent);
     pthread_mutex_unlock(&g->lock);
     if (ok) return true;
-    pd_error_set(x, PD_ERR_KEY_BUSY, NULL, "The API key '%s' has all the %u requests it may have at one time (max_concurrent).", key->name, key->max_concurrent);
-    x->retry_after_s = 1;
-    return false;
+    return pd_error_set(x, PD_ERR_KEY_BUSY, NULL, "The API key '%s' has all the %u requests it may have at one time (max_concurrent).", key->name, key->max_concurrent);
 }
 
 /* What a listed origin's page may see. */

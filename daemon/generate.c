@@ -121,8 +121,7 @@ static bool submit(struct gen *g, const struct pd_job *job, int64_t k, bool goes
     if (pn_submit(g->served, &o, ret, &budget, &e) == FO_OK) return true;
     if (e.code == FO_EBUDGET) return fail_budget(g, &e, &budget, -1);
     struct pd_error x;
-    pd_error_from(&x, &e, atomic_load(&g->app->draining));
-    if (pd_error_row(x.id)->status == 429 || pd_error_row(x.id)->status == 503) x.retry_after_s = budget.retry_after_s ? budget.retry_after_s : 1;
+    pd_app_error(g->app, g->served, &e, &x);
     return fail(g, &x);
 }
 
@@ -145,17 +144,23 @@ static void add_timings(struct pd_timings *t, const struct pn_usage *u) {
     t->predicted_ms += u->decode_ms;
 }
 
-/* Pulls one request to its end into the stream or into `text`. True = the choice is complete; else *ret_last counts the tokens that came. */
+/* Pulls one request to its end into the stream or into `text`. True = the choice is complete, and *ret_last is the engine's; else it has the
+ * tokens that came, and their times as they were seen from here. */
 static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_buf *text, struct pd_logprobs *l, struct pn_event *ret_last) {
     bool stream = g->params->stream;
+    struct pn_usage *seen = &ret_last->usage;
+    uint64_t since = fo_now_ms(); /* what is under way: waiting, the prompt, the answer */
     for (;;) {
         struct pn_event ev;
         uint64_t ping_ms = atomic_load(&g->app->sse_ping_ms);
         pn_request_next(r, ping_ms < LOOK_MS ? (int)ping_ms : LOOK_MS, &ev);
         if (ev.kind != PN_EV_DONE && ev.kind != PN_EV_ERROR && pd_client_gone(g->call)) return false;
         switch (ev.kind) {
-        case PN_EV_TIMEOUT:
         case PN_EV_STARTED:
+            seen->queue_ms = (double)(fo_now_ms() - since);
+            since = fo_now_ms();
+            break;
+        case PN_EV_TIMEOUT:
             if (stream && fo_now_ms() - g->last_write_ms >= ping_ms) {
                 fo_buf_puts(&g->out, PD_SSE_PING);
                 if (!flush(g)) return false;
@@ -165,7 +170,13 @@ static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_b
             pd_logprobs_add(l, ev.logprobs);
             break;
         case PN_EV_TEXT:
-            ret_last->usage.completion_tokens += ev.token >= 0;
+            if (seen->completion_tokens > 0) {
+                seen->decode_ms = (double)(fo_now_ms() - since);
+            } else {
+                seen->prefill_ms = (double)(fo_now_ms() - since);
+                since = fo_now_ms();
+            }
+            seen->completion_tokens += ev.token >= 0;
             if (ev.text_len == 0 && (!stream || l->n == 0)) break;
             if (!stream) {
                 fo_buf_append(text, ev.text, ev.text_len);
@@ -176,17 +187,10 @@ static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_b
             break;
         case PN_EV_DONE:
             *ret_last = ev;
-            add_timings(&g->timings, &ev.usage);
             return true;
         case PN_EV_ERROR: {
             struct pd_error x;
-            pd_error_from(&x, ev.err, atomic_load(&g->app->draining));
-            if (pd_error_row(x.id)->status == 429) {
-                struct pn_served_status st;
-                pn_served_status(g->served, &st);
-                x.retry_after_s = st.retry_after_s;
-            }
-            if (pd_error_row(x.id)->status == 503) x.retry_after_s = 1;
+            pd_app_error(g->app, g->served, ev.err, &x);
             return fail(g, &x);
         }
         }
@@ -221,6 +225,7 @@ static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int6
     pd_logprobs_init(&l, g->params->api, g->params->n_top >= 0 ? pn_served_model(g->served) : NULL, MAX_TEXT - g->kept_bytes);
     bool ok = begin_choice(g, job, index, &text) && (!r || pull(g, r, index, &text, &l, &last));
     add_usage(g, &last.usage, k == 0); /* also for the log of a client that left */
+    if (r) add_timings(&g->timings, &last.usage);
     pn_request_release(r); /* cancels what is not finished */
     if (ok && g->params->stream) {
         g->answer.writer->finish(&g->answer, index, last.finish, (size_t)index + 1 == g->n ? &g->timings : NULL, &g->out);
@@ -264,7 +269,7 @@ void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, con
     bool ok = choices != NULL;
     if (!ok) {
         struct pd_error x;
-        pd_error_set(&x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
+        pd_error_memory(&x);
         fail(&g, &x);
     }
     ok = ok && check_lengths(&g, jobs, n_jobs);

@@ -21,9 +21,7 @@ static bool set(struct pd_params *p, const char *field, enum pn_grammar_kind kin
     if (!text || p->grammar_field) {
         free(text);
         if (p->grammar_field) return pd_error_set(x, PD_ERR_INVALID, field, "'%s' and '%s' are both given; an answer is held to one.", p->grammar_field, field);
-        pd_error_set(x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
-        x->retry_after_s = 1;
-        return false;
+        return pd_error_memory(x);
     }
     p->grammar_field = field;
     p->grammar_kind = kind;

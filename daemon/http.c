@@ -240,10 +240,9 @@ static void call_init(struct pd_call *call, struct pd_conn *c) {
 }
 
 /* A refusal of the connection layer: answers and marks the connection for closing. */
-static void refuse(struct pd_call *call, enum pd_error_id id, uint32_t retry_after_s, const char *why) {
+static void refuse(struct pd_call *call, enum pd_error_id id, const char *why) {
     struct pd_error x;
     pd_error_set(&x, id, NULL, "%s", why);
-    x.retry_after_s = retry_after_s;
     call->conn->close_after = true;
     pd_error_reply(call, &x);
 }
@@ -278,18 +277,18 @@ static size_t read_head(struct pd_conn *c, struct pd_call *call, bool first) {
         size_t end = pd_head_end(c->in, c->n_in);
         if (end) return end;
         if (pd_head_is_none(c->in, c->n_in)) { /* a TLS client would wait, and say nothing of the reason */
-            refuse(call, PD_ERR_MALFORMED, 0, *c->in == 0x16 ? "this port speaks no TLS: use http:// in the client's base URL" : "these bytes begin no HTTP request");
+            refuse(call, PD_ERR_MALFORMED, *c->in == 0x16 ? "this port speaks no TLS: use http:// in the client's base URL" : "these bytes begin no HTTP request");
             return 0;
         }
         int status = pd_head_too_long(c->in, c->n_in);
         if (status) {
-            refuse(call, head_error(status), 0, status == 414 ? "the request target is longer than 8192 bytes" : "the headers are larger than 32768 bytes");
+            refuse(call, head_error(status), status == 414 ? "the request target is longer than 8192 bytes" : "the headers are larger than 32768 bytes");
             return 0;
         }
         enum { MOST = PD_MAX_HEAD_BYTES + 8192 };
         if (!grow(&c->in, &c->in_size, c->n_in + 1024, MOST)) return 0;
         ssize_t n = pd_wire_read(&c->wire, c->in + c->n_in, c->in_size - c->n_in, deadline);
-        if (n == PD_WIRE_TIMEOUT && c->n_in > 0) refuse(call, PD_ERR_TIMEOUT, 0, "the request head did not arrive in time");
+        if (n == PD_WIRE_TIMEOUT && c->n_in > 0) refuse(call, PD_ERR_TIMEOUT, "the request head did not arrive in time");
         if (n <= 0) return 0;
         if (c->n_in == 0 && !first) deadline = fo_now_ms() + c->http->limits.header_time_ms;
         c->n_in += (size_t)n;
@@ -319,7 +318,7 @@ static bool body_too_large(struct pd_call *call) {
     /* agents take some wordings of a 413 for a context overflow; this one says what it is */
     snprintf(why, sizeof why, "The request body is larger than this server's limit of %llu bytes (server.limits.body).",
              (unsigned long long)call->conn->http->limits.body_bytes);
-    refuse(call, PD_ERR_BODY_SIZE, 0, why);
+    refuse(call, PD_ERR_BODY_SIZE, why);
     return false;
 }
 
@@ -348,7 +347,7 @@ static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_h
         enum { PIECE = 16 * 1024 };
         size_t want = head->chunked || head->length - c->n_body > PIECE ? PIECE : (size_t)(head->length - c->n_body);
         if (!body_room(c, want)) {
-            refuse(call, PD_ERR_MEMORY, 1, "The bodies of all requests together are larger than the server holds at one time.");
+            refuse(call, PD_ERR_MEMORY, "The bodies of all requests together are larger than the server holds at one time.");
             return false;
         }
         char *to = c->body + c->n_body;
@@ -359,8 +358,8 @@ static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_h
             memmove(c->in, c->in + got, c->n_in -= got);
         } else {
             ssize_t n = wait_body(c, to, want, start + seen / MIN_BODY_BYTES_PER_MS);
-            if (n == PD_WIRE_TIMEOUT && atomic_load(&c->http->draining)) refuse(call, PD_ERR_DRAINING, 5, "The server is stopping and takes no new requests.");
-            else if (n == PD_WIRE_TIMEOUT) refuse(call, PD_ERR_TIMEOUT, 0, "the request body did not arrive in time");
+            if (n == PD_WIRE_TIMEOUT && atomic_load(&c->http->draining)) refuse(call, PD_ERR_DRAINING, "The server is stopping and takes no new requests.");
+            else if (n == PD_WIRE_TIMEOUT) refuse(call, PD_ERR_TIMEOUT, "the request body did not arrive in time");
             if (n <= 0) return false;
             got = (size_t)n;
         }
@@ -372,7 +371,7 @@ static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_h
         size_t used, payload = pd_chunks_feed(&chunks, to, got, &used);
         c->n_body += payload;
         if (chunks.state == PD_CH_BAD) {
-            refuse(call, PD_ERR_MALFORMED, 0, "the chunked body is broken");
+            refuse(call, PD_ERR_MALFORMED, "the chunked body is broken");
             return false;
         }
         if (c->n_body > c->http->limits.body_bytes) return body_too_large(call);
@@ -401,16 +400,16 @@ static bool answer_one(struct pd_conn *c, struct pd_call *call, struct pd_head *
     const char *why = NULL;
     int status = pd_head_parse(text, n, head, &why);
     if (status) {
-        refuse(call, head_error(status), 0, why);
+        refuse(call, head_error(status), why);
         return false;
     }
     call->head = head;
     if (c->mistaken) {
-        refuse(call, PD_ERR_TLS, 0, "This port speaks TLS, and the request came in the clear: use https:// in the client's base URL.");
+        refuse(call, PD_ERR_TLS, "This port speaks TLS, and the request came in the clear: use https:// in the client's base URL.");
         return false;
     }
     if (c->mode > SERVE_LOCAL) {
-        refuse(call, PD_ERR_CONNECTIONS, 1, c->mode == REFUSE_TOTAL ? "All connections of this server are in use." : "Your address has all the connections it may have.");
+        refuse(call, PD_ERR_CONNECTIONS, c->mode == REFUSE_TOTAL ? "All connections of this server are in use." : "Your address has all the connections it may have.");
         return false;
     }
     atomic_fetch_add(&h->busy, 1);
@@ -421,7 +420,7 @@ static bool answer_one(struct pd_conn *c, struct pd_call *call, struct pd_head *
         call->n_body = c->n_body;
         call->draining = atomic_load(&h->draining);
         h->handler(h->ctx, call);
-        if (!call->status && !c->gone) refuse(call, PD_ERR_INTERNAL, 0, "The request was not answered.");
+        if (!call->status && !c->gone) refuse(call, PD_ERR_INTERNAL, "The request was not answered.");
     }
     body_free(c);
     atomic_fetch_sub(&h->busy, 1);

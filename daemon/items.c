@@ -21,12 +21,6 @@ static bool wrong(struct pd_error *x, const char *path, const char *want) {
     return pd_error_set(x, PD_ERR_INVALID, path, "'%s' must be %s.", path, want);
 }
 
-static bool no_memory(struct pd_error *x) {
-    pd_error_set(x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
-    x->retry_after_s = 1;
-    return false;
-}
-
 static void join(char *out, const char *path, const char *key) {
     snprintf(out, PATH_BYTES, "%.100s.%.24s", path, key);
 }
@@ -59,7 +53,7 @@ static bool add_part(const json_t *part, const char *path, json_t *to, struct pd
         if (strcmp(type, texts[i].type) != 0) continue;
         json_t *text = text_of(part, texts[i].key, path, x);
         if (!text) return false;
-        return json_array_append_new(to, json_pack("{s:s, s:O}", "type", "text", "text", text)) == 0 || no_memory(x);
+        return json_array_append_new(to, json_pack("{s:s, s:O}", "type", "text", "text", text)) == 0 || pd_error_memory(x);
     }
     if (strcmp(type, "input_image") == 0 || strcmp(type, "input_file") == 0 || strcmp(type, "input_audio") == 0)
         return pd_error_set(x, PD_ERR_UNSUPPORTED, at, "'%s': parts of type '%s' are not taken by this version; it reads text.", at, type);
@@ -81,7 +75,7 @@ static json_t *content_of(const json_t *obj, const char *key, const char *path, 
         return NULL;
     }
     json_t *parts = json_array();
-    bool ok = parts || no_memory(x);
+    bool ok = parts || pd_error_memory(x);
     for (size_t i = 0; i < json_array_size(v) && ok; i++) {
         char part[PATH_BYTES];
         join_index(part, at, i);
@@ -101,13 +95,13 @@ struct reader {
 };
 
 static bool append(struct reader *r, json_t *m) {
-    return json_array_append_new(r->messages, m) == 0 || no_memory(r->x);
+    return json_array_append_new(r->messages, m) == 0 || pd_error_memory(r->x);
 }
 
 /* A turn of what was thought, if anything was; *ret is then its message. */
 static bool end_thought(struct reader *r, json_t **ret) {
     *ret = NULL;
-    if (r->thought.failed) return no_memory(r->x);
+    if (r->thought.failed) return pd_error_memory(r->x);
     if (r->thought.len == 0) return true;
     *ret = json_pack("{s:s, s:s%}", "role", "assistant", "reasoning_content", r->thought.data, r->thought.len);
     fo_buf_clear(&r->thought);
@@ -129,7 +123,7 @@ static bool add_message(struct reader *r, const json_t *item, const char *path) 
         json_decref(content);
         return false;
     }
-    if (k == 0 && thought) return json_object_set_new(thought, "content", content) == 0 || no_memory(r->x);
+    if (k == 0 && thought) return json_object_set_new(thought, "content", content) == 0 || pd_error_memory(r->x);
     return append(r, json_pack("{s:s, s:o}", "role", k == 3 ? "system" : role, "content", content)); /* templates know no developer */
 }
 
@@ -171,7 +165,7 @@ static json_t *calls_of_turn(struct reader *r) {
     if (calls) return calls;
     calls = json_array();
     if (json_object_set_new(m, "tool_calls", calls) == 0 && (json_object_get(m, "content") || json_object_set_new(m, "content", json_null()) == 0)) return calls;
-    no_memory(r->x);
+    pd_error_memory(r->x);
     return NULL;
 }
 
@@ -182,7 +176,7 @@ static bool add_call(struct reader *r, const json_t *item, const char *path) {
     json_t *calls = arguments ? calls_of_turn(r) : NULL;
     if (!calls) return false;
     json_t *call = json_pack("{s:O, s:s, s:{s:O, s:O}}", "id", id, "type", "function", "function", "name", name, "arguments", arguments);
-    return json_array_append_new(calls, call) == 0 || no_memory(r->x);
+    return json_array_append_new(calls, call) == 0 || pd_error_memory(r->x);
 }
 
 static bool add_output(struct reader *r, const json_t *item, const char *path) {
@@ -233,7 +227,7 @@ static bool add_input(struct reader *r, json_t *input) {
 json_t *pd_items_messages(json_t *instructions, json_t *input, struct pd_error *x) {
     struct reader r = { .messages = json_array(), .x = x };
     fo_buf_init(&r.thought, SIZE_MAX / 2);
-    bool ok = r.messages || no_memory(x);
+    bool ok = r.messages || pd_error_memory(x);
     if (ok && instructions) ok = add_text(&r, "system", instructions);
     ok = ok && add_input(&r, input);
     fo_buf_done(&r.thought);

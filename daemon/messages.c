@@ -38,7 +38,7 @@ static bool check_part(json_t *part, const char *path, struct pd_error *x) {
     if (strcmp(type, "refusal") == 0) {
         if (!check_text(part, "refusal", path, true, x)) return false;
         if (json_object_set(part, "text", json_object_get(part, "refusal")) || json_object_set_new(part, "type", json_string("text")))
-            return pd_error_set(x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
+            return pd_error_memory(x);
         return true;
     }
     if (strcmp(type, "image_url") == 0 || strcmp(type, "input_audio") == 0 || strcmp(type, "file") == 0)
@@ -74,7 +74,7 @@ static bool check_message(json_t *m, const char *path, struct pd_error *x) {
     while (r < sizeof roles / sizeof *roles && strcmp(role, roles[r]) != 0) r++;
     if (r == sizeof roles / sizeof *roles) return pd_error_set(x, PD_ERR_VALUE, at, "'%s' must be system, developer, user, assistant or tool.", at);
     bool assistant = r == 3, tool = r == 4;
-    if (r == 1 && json_object_set_new(m, "role", json_string("system"))) return pd_error_set(x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
+    if (r == 1 && json_object_set_new(m, "role", json_string("system"))) return pd_error_memory(x);
 
     if (!check_text(m, "name", path, false, x) || !check_text(m, "refusal", path, false, x) || !check_text(m, "reasoning_content", path, false, x)) return false;
     if (!check_text(m, "tool_call_id", path, tool, x)) return false;

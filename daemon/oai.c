@@ -46,18 +46,18 @@ static const struct pd_error_row rows[PD_N_ERRORS] = {
     [PD_ERR_EXPECT] = { 417, INVALID, "expectation_failed", "An Expect header that is not 100-continue.", false },
     [PD_ERR_HEAD_SIZE] = { 431, INVALID, "headers_too_large", "More than 32 KiB or 100 lines of headers.", false },
     [PD_ERR_QUEUE_FULL] = { 429, "rate_limit_error", "queue_full", "The model's queue is full; Retry-After comes from measured rates.", false },
-    [PD_ERR_KEY_BUSY] = { 429, "rate_limit_error", "key_limit", "The API key has all the requests it may have at one time (its max_concurrent).", false },
+    [PD_ERR_KEY_BUSY] = { 429, "rate_limit_error", "key_limit", "The API key has all the requests it may have at one time (its max_concurrent).", false, .retry_after_s = 1 },
     [PD_ERR_INTERNAL] = { 500, SERVER, "internal_error", "A bug of this server; the log has the request id.", true },
     [PD_ERR_CODING] = { 501, INVALID, "unsupported_coding", "A Transfer-Encoding that is not chunked.", true },
-    [PD_ERR_LOADING] = { 503, SERVER, "model_loading", "The model is being loaded or waits for its turn.", false },
-    [PD_ERR_UNAVAILABLE] = { 503, SERVER, "model_unavailable", "The model failed; the message says why.", true },
-    [PD_ERR_DRAINING] = { 503, SERVER, "draining", "The server is stopping.", false },
-    [PD_ERR_KEYS] = { 503, SERVER, "keys_unavailable", "The file of API keys cannot be used, so nobody is let in; the log says why.", false },
+    [PD_ERR_LOADING] = { 503, SERVER, "model_loading", "The model is being loaded or waits for its turn.", false, .retry_after_s = 2 },
+    [PD_ERR_UNAVAILABLE] = { 503, SERVER, "model_unavailable", "The model failed; the message says why.", true, .retry_after_s = 2 },
+    [PD_ERR_DRAINING] = { 503, SERVER, "draining", "The server is stopping.", false, .retry_after_s = 5 },
+    [PD_ERR_KEYS] = { 503, SERVER, "keys_unavailable", "The file of API keys cannot be used, so nobody is let in; the log says why.", false, .retry_after_s = 10 },
     [PD_ERR_QUEUE_TIMEOUT] = { 429, "rate_limit_error", "queue_timeout", "The request waited longer than the queue's timeout.", false },
-    [PD_ERR_ADMIN_BUSY] = { 503, SERVER, "admin_busy", "Too many administration requests wait, or the loop did not answer.", false },
-    [PD_ERR_CONNECTIONS] = { 503, SERVER, "connection_limit", "All connections are in use, or all that one address may have.", false },
-    [PD_ERR_MEMORY] = { 503, SERVER, "out_of_memory", "Memory ran out for this request; others go on.", false },
-    [PD_ERR_DEVICE] = { 503, SERVER, "device_error", "The device or the model's file failed under the request.", false },
+    [PD_ERR_ADMIN_BUSY] = { 503, SERVER, "admin_busy", "Too many administration requests wait, or the loop did not answer.", false, .retry_after_s = 1 },
+    [PD_ERR_CONNECTIONS] = { 503, SERVER, "connection_limit", "All connections are in use, or all that one address may have.", false, .retry_after_s = 1 },
+    [PD_ERR_MEMORY] = { 503, SERVER, "out_of_memory", "Memory ran out for this request; others go on.", false, .retry_after_s = 1 },
+    [PD_ERR_DEVICE] = { 503, SERVER, "device_error", "The device or the model's file failed under the request.", false, .retry_after_s = 1 },
     [PD_ERR_HTTP_VERSION] = { 505, INVALID, "http_version", "Not HTTP/1.1 or HTTP/1.0.", true },
 };
 
@@ -66,7 +66,7 @@ const struct pd_error_row *pd_error_row(enum pd_error_id id) {
 }
 
 bool pd_error_set(struct pd_error *x, enum pd_error_id id, const char *param, const char *fmt, ...) {
-    *x = (struct pd_error){ .id = id };
+    *x = (struct pd_error){ .id = id, .retry_after_s = rows[id].retry_after_s };
     if (param) snprintf(x->param, sizeof x->param, "%s", param);
     va_list ap;
     va_start(ap, fmt);
@@ -78,6 +78,10 @@ bool pd_error_set(struct pd_error *x, enum pd_error_id id, const char *param, co
         memcpy(x->message + k, "...", 4);
     }
     return false;
+}
+
+bool pd_error_memory(struct pd_error *x) {
+    return pd_error_set(x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
 }
 
 void pd_error_from(struct pd_error *x, const struct fo_err *e, bool draining) {
@@ -195,7 +199,6 @@ void pd_json_reply(struct pd_call *c, int status, struct fo_buf *body) {
     }
     struct pd_error x;
     pd_error_set(&x, PD_ERR_MEMORY, NULL, "There is no memory for the answer.");
-    x.retry_after_s = 1;
     pd_error_reply(c, &x);
 }
 

@@ -59,6 +59,7 @@ struct pd_error_row {
     const char *type, *code; /* code NULL = null */
     const char *doc;
     bool no_retry; /* says x-should-retry: false, where clients would retry by themselves and it cannot help */
+    uint32_t retry_after_s; /* of the Retry-After header where nobody knows better; 0 = none */
 };
 /* The row of an id. Static storage. */
 const struct pd_error_row *pd_error_row(enum pd_error_id id);
@@ -68,12 +69,14 @@ struct pd_error {
     enum pd_error_id id;
     char param[192];               /* JSON path of what is wrong ("messages.2.content"), "" = null */
     char message[PN_RAISED_BYTES + 1]; /* longest of all: what a template raises */
-    uint32_t retry_after_s;        /* 0 = no header */
+    uint32_t retry_after_s;        /* the row's, or what is known better; 0 = no header */
     const struct pn_budget *budget; /* the numbers of PD_ERR_BUDGET, or NULL */
     const char *model;             /* their model */
     const char *allow;             /* PD_ERR_METHOD: the Allow header */
 };
 
+/* No memory for the request. Returns false. */
+bool pd_error_memory(struct pd_error *x);
 /* Returns false, so that a parser can refuse in one line. param NULL or "" = null. */
 bool pd_error_set(struct pd_error *x, enum pd_error_id id, const char *param, const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 

@@ -15,6 +15,7 @@
 #include "daemon/messages.h"
 #include "daemon/oai.h"
 #include "foundry/base/rng.h"
+#include "foundry/base/utf8.h"
 
 enum kind {
     FLOAT,   /* a number in [min, max] into a float */
@@ -22,6 +23,7 @@ enum kind {
     INT64,   /* the same into an int64_t */
     BOOL,
     FN,      /* its own function */
+    NAMED,   /* one that several fields share, and is told which */
     IGNORED, /* any value: nothing in the output depends on it */
     REFUSED  /* null, false, 0, "", [], {} or the `off` word: not used, fine; anything else is refused by name */
 };
@@ -34,6 +36,7 @@ struct row {
     bool open_min, open_max; /* the bound itself is out of range */
     size_t at;               /* offset into struct pd_params */
     bool (*fn)(struct pd_params *p, json_t *v, struct pd_error *x);
+    bool (*named)(struct pd_params *p, const char *field, json_t *v, struct pd_error *x);
     const char *off;
     const char *doc;
 };
@@ -54,14 +57,6 @@ static bool get_stop(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_seed(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_bias(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_modalities(struct pd_params *p, json_t *v, struct pd_error *x);
-static bool get_response_format(struct pd_params *p, json_t *v, struct pd_error *x);
-static bool get_grammar(struct pd_params *p, json_t *v, struct pd_error *x);
-static bool get_regex(struct pd_params *p, json_t *v, struct pd_error *x);
-static bool get_guided_grammar(struct pd_params *p, json_t *v, struct pd_error *x);
-static bool get_guided_json(struct pd_params *p, json_t *v, struct pd_error *x);
-static bool get_json_schema(struct pd_params *p, json_t *v, struct pd_error *x);
-static bool get_guided_regex(struct pd_params *p, json_t *v, struct pd_error *x);
-static bool get_guided_choice(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_tools(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_template_kwargs(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_items(struct pd_params *p, json_t *v, struct pd_error *x);
@@ -127,15 +122,15 @@ static const struct row rows[] = {
     { "with_tokens", PD_API_TEMPLATE, BOOL, AT(with_tokens), .doc = "The answer has `tokens` and `count` too." },
     { "chat_template_kwargs", PD_API_TALK | PD_API_TOKENIZE, FN, .fn = get_template_kwargs, .doc = "Object of further variables for the model's template." },
     { "modalities", PD_API_CHAT, FN, .fn = get_modalities, .doc = "Only [\"text\"]." },
-    { "response_format", PD_API_CHAT, FN, .fn = get_response_format, .doc = "`{\"type\":\"json_object\"}`: the answer is a JSON object, by the tokens that may come and not by asking the model for it. `{\"type\":\"text\"}`: any text. `{\"type\":\"json_schema\",\"json_schema\":{\"name\":...,\"schema\":{...}}}`: JSON that the schema accepts, strict or not; see structured-output.md for what is held of a schema." },
+    { "response_format", PD_API_CHAT, NAMED, .named = pd_grammar_format, .doc = "`{\"type\":\"json_object\"}`: the answer is a JSON object, by the tokens that may come and not by asking the model for it. `{\"type\":\"text\"}`: any text. `{\"type\":\"json_schema\",\"json_schema\":{\"name\":...,\"schema\":{...}}}`: JSON that the schema accepts, strict or not; see structured-output.md for what is held of a schema." },
     { "text", PD_API_RESPONSES, FN, .fn = get_text_format, .doc = "`format` is what response_format is on /v1/chat/completions. `verbosity` is ignored: no model of this version has the setting." },
-    { "grammar", PD_API_ANSWERS, FN, .fn = get_grammar, .doc = "Rules in GBNF, of which `root` is the whole answer: no token comes that they do not allow, and where they end, so does it. One that does not parse is an error with its line and column. Of grammar, regex, response_format and their other names one is taken." },
-    { "regex", PD_API_ANSWERS, FN, .fn = get_regex, .doc = "A regular expression that the whole answer matches." },
-    { "guided_grammar", PD_API_ANSWERS, FN, .fn = get_guided_grammar, .doc = "vLLM's name of grammar." },
-    { "guided_regex", PD_API_ANSWERS, FN, .fn = get_guided_regex, .doc = "vLLM's name of regex." },
-    { "guided_choice", PD_API_ANSWERS, FN, .fn = get_guided_choice, .doc = "A list of texts, one of which the answer is." },
-    { "guided_json", PD_API_ANSWERS, FN, .fn = get_guided_json, .doc = "vLLM's name of a response_format with a JSON Schema: the schema, or its text." },
-    { "json_schema", PD_API_ANSWERS, FN, .fn = get_json_schema, .doc = "llama.cpp's name of the same." },
+    { "grammar", PD_API_ANSWERS, NAMED, .named = pd_grammar_gbnf, .doc = "Rules in GBNF, of which `root` is the whole answer: no token comes that they do not allow, and where they end, so does it. One that does not parse is an error with its line and column. Of grammar, regex, response_format and their other names one is taken." },
+    { "regex", PD_API_ANSWERS, NAMED, .named = pd_grammar_regex, .doc = "A regular expression that the whole answer matches." },
+    { "guided_grammar", PD_API_ANSWERS, NAMED, .named = pd_grammar_gbnf, .doc = "vLLM's name of grammar." },
+    { "guided_regex", PD_API_ANSWERS, NAMED, .named = pd_grammar_regex, .doc = "vLLM's name of regex." },
+    { "guided_choice", PD_API_ANSWERS, NAMED, .named = pd_grammar_choice, .doc = "A list of texts, one of which the answer is." },
+    { "guided_json", PD_API_ANSWERS, NAMED, .named = pd_grammar_schema, .doc = "vLLM's name of a response_format with a JSON Schema: the schema, or its text." },
+    { "json_schema", PD_API_ANSWERS, NAMED, .named = pd_grammar_schema, .doc = "llama.cpp's name of the same." },
     { "metadata", PD_API_RESPONSES, FN, .fn = get_metadata, .doc = "Object of up to 16 texts, the caller's own labels, of up to 512 characters under names of up to 64; the answer has them." },
     { "tools", PD_API_TALK, FN, .fn = get_tools, .doc = "Refused in this version unless empty or tool_choice is none." },
     { "best_of", PD_API_TEXT, INT64, 1, 1, AT(best_of), .doc = "Only 1." },
@@ -195,7 +190,7 @@ bool pd_param_doc(size_t i, struct pd_param_doc *ret) {
     ret->range = range;
     ret->doc = r->doc;
     ret->api = r->api;
-    ret->type = r->kind == FLOAT ? PD_NUMBER : r->kind == INT32 || r->kind == INT64 ? PD_INTEGER : r->kind == BOOL ? PD_BOOLEAN : r->kind == FN ? PD_OWN_SHAPE : PD_ANY;
+    ret->type = r->kind == FLOAT ? PD_NUMBER : r->kind == INT32 || r->kind == INT64 ? PD_INTEGER : r->kind == BOOL ? PD_BOOLEAN : r->kind == FN || r->kind == NAMED ? PD_OWN_SHAPE : PD_ANY;
     ret->min = r->min;
     ret->max = r->max;
     ret->open_min = r->open_min;
@@ -211,12 +206,6 @@ static bool wrong_type(struct pd_error *x, const char *param, const char *want) 
     return pd_error_set(x, PD_ERR_INVALID, param, "'%s' must be %s.", param, want);
 }
 
-static bool no_memory(struct pd_error *x) {
-    pd_error_set(x, PD_ERR_MEMORY, NULL, "There is no memory for this request.");
-    x->retry_after_s = 1;
-    return false;
-}
-
 static bool get_model(struct pd_params *p, json_t *v, struct pd_error *x) {
     p->model = pd_json_word(v);
     if (!p->model || !*p->model) return wrong_type(x, "model", "a model's name");
@@ -226,7 +215,7 @@ static bool get_model(struct pd_params *p, json_t *v, struct pd_error *x) {
 static bool get_messages(struct pd_params *p, json_t *v, struct pd_error *x) {
     if (!pd_messages_check(v, x)) return false;
     p->messages_json = json_dumps(v, JSON_COMPACT);
-    return p->messages_json || no_memory(x);
+    return p->messages_json || pd_error_memory(x);
 }
 
 /* A list of ids into heap memory. `path` is that of the list. */
@@ -234,7 +223,7 @@ static bool get_ids(json_t *v, const char *path, struct pd_prompt *ret, struct p
     size_t n = json_array_size(v);
     if (n > UINT32_MAX / sizeof *ret->ids) return pd_error_set(x, PD_ERR_VALUE, path, "'%s' has more ids than any model takes.", path);
     int32_t *ids = calloc(n ? n : 1, sizeof *ids);
-    if (!ids) return no_memory(x);
+    if (!ids) return pd_error_memory(x);
     for (size_t i = 0; i < n; i++) {
         json_t *id = json_array_get(v, i);
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX) {
@@ -258,7 +247,7 @@ static bool get_texts(struct pd_params *p, json_t *v, const char *name, size_t m
     size_t n = many ? json_array_size(v) : 1;
     if (n > most) return pd_error_set(x, PD_ERR_VALUE, name, "'%s' has %zu entries; at most %zu are taken.", name, n, most);
     p->prompts = calloc(n, sizeof *p->prompts);
-    if (!p->prompts) return no_memory(x);
+    if (!p->prompts) return pd_error_memory(x);
     p->n_prompts = n;
     for (size_t i = 0; i < n; i++) {
         json_t *one = many ? json_array_get(v, i) : v;
@@ -309,7 +298,7 @@ static struct pd_prompt *one_prompt(struct pd_params *p) {
 
 static bool get_plain(struct pd_params *p, const json_t *v, const char *name, struct pd_error *x) {
     if (!json_is_string(v)) return wrong_type(x, name, "a text");
-    if (!one_prompt(p)) return no_memory(x);
+    if (!one_prompt(p)) return pd_error_memory(x);
     p->prompts->text = json_string_value(v);
     p->prompts->len = json_string_length(v);
     return true;
@@ -326,7 +315,7 @@ static bool get_plain_prompt(struct pd_params *p, json_t *v, struct pd_error *x)
 static bool get_tokens(struct pd_params *p, json_t *v, struct pd_error *x) {
     if (!json_is_array(v)) return wrong_type(x, "tokens", "a list of token ids");
     if (json_array_size(v) > PD_MAX_IDS) return pd_error_set(x, PD_ERR_VALUE, "tokens", "'tokens' has %zu ids; at most %d are taken.", json_array_size(v), PD_MAX_IDS);
-    if (!one_prompt(p)) return no_memory(x);
+    if (!one_prompt(p)) return pd_error_memory(x);
     return get_ids(v, "tokens", p->prompts, x);
 }
 
@@ -395,7 +384,7 @@ static bool get_bias(struct pd_params *p, json_t *v, struct pd_error *x) {
     if (json_object_size(v) == 0) return true;
     if (json_object_size(v) > 65536) return pd_error_set(x, PD_ERR_VALUE, "logit_bias", "'logit_bias' has more than 65536 tokens.");
     p->bias = calloc(json_object_size(v), sizeof *p->bias);
-    if (!p->bias) return no_memory(x);
+    if (!p->bias) return pd_error_memory(x);
     json_object_foreach(v, key, bias) {
         char at[64];
         snprintf(at, sizeof at, "logit_bias.%.40s", key);
@@ -423,38 +412,6 @@ static bool get_modalities(struct pd_params *p, json_t *v, struct pd_error *x) {
     return true;
 }
 
-static bool get_response_format(struct pd_params *p, json_t *v, struct pd_error *x) {
-    return pd_grammar_format(p, "response_format", v, x);
-}
-
-static bool get_grammar(struct pd_params *p, json_t *v, struct pd_error *x) {
-    return pd_grammar_gbnf(p, "grammar", v, x);
-}
-
-static bool get_regex(struct pd_params *p, json_t *v, struct pd_error *x) {
-    return pd_grammar_regex(p, "regex", v, x);
-}
-
-static bool get_guided_grammar(struct pd_params *p, json_t *v, struct pd_error *x) {
-    return pd_grammar_gbnf(p, "guided_grammar", v, x);
-}
-
-static bool get_guided_json(struct pd_params *p, json_t *v, struct pd_error *x) {
-    return pd_grammar_schema(p, "guided_json", v, x);
-}
-
-static bool get_json_schema(struct pd_params *p, json_t *v, struct pd_error *x) {
-    return pd_grammar_schema(p, "json_schema", v, x);
-}
-
-static bool get_guided_regex(struct pd_params *p, json_t *v, struct pd_error *x) {
-    return pd_grammar_regex(p, "guided_regex", v, x);
-}
-
-static bool get_guided_choice(struct pd_params *p, json_t *v, struct pd_error *x) {
-    return pd_grammar_choice(p, "guided_choice", v, x);
-}
-
 static bool get_tools(struct pd_params *p, json_t *v, struct pd_error *x) {
     if (!json_is_array(v)) return wrong_type(x, "tools", "a list");
     const char *choice = pd_json_word(json_object_get(p->root, "tool_choice"));
@@ -466,7 +423,7 @@ static bool get_template_kwargs(struct pd_params *p, json_t *v, struct pd_error 
     if (!json_is_object(v)) return wrong_type(x, "chat_template_kwargs", "an object");
     if (json_object_size(v) == 0) return true;
     p->extra_json = json_dumps(v, JSON_COMPACT);
-    return p->extra_json || no_memory(x);
+    return p->extra_json || pd_error_memory(x);
 }
 
 /* --- /v1/responses --- */
@@ -477,7 +434,7 @@ static bool get_items(struct pd_params *p, json_t *v, struct pd_error *x) {
     if (!messages) return false;
     p->messages_json = json_dumps(messages, JSON_COMPACT);
     json_decref(messages);
-    return p->messages_json || no_memory(x);
+    return p->messages_json || pd_error_memory(x);
 }
 
 static bool get_instructions(struct pd_params *p, json_t *v, struct pd_error *x) {
@@ -516,12 +473,6 @@ static bool get_text_format(struct pd_params *p, json_t *v, struct pd_error *x) 
     return true;
 }
 
-static size_t n_chars(const char *text, size_t bytes) {
-    size_t n = 0;
-    for (size_t i = 0; i < bytes; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return n;
-}
-
 static bool get_metadata(struct pd_params *p, json_t *v, struct pd_error *x) {
     enum { LABEL_NAME = 64, LABEL = 512 };
     const char *key;
@@ -533,8 +484,8 @@ static bool get_metadata(struct pd_params *p, json_t *v, struct pd_error *x) {
         char at[96];
         snprintf(at, sizeof at, "metadata.%.60s", key);
         if (!json_is_string(label)) return wrong_type(x, at, "a text");
-        if (n_chars(key, strlen(key)) > LABEL_NAME) return pd_error_set(x, PD_ERR_VALUE, at, "'%s': a label's name has at most %d characters.", at, LABEL_NAME);
-        if (n_chars(json_string_value(label), json_string_length(label)) > LABEL) return pd_error_set(x, PD_ERR_VALUE, at, "'%s' has more than %d characters.", at, LABEL);
+        if (fo_utf8_count(key, strlen(key)) > LABEL_NAME) return pd_error_set(x, PD_ERR_VALUE, at, "'%s': a label's name has at most %d characters.", at, LABEL_NAME);
+        if (fo_utf8_count(json_string_value(label), json_string_length(label)) > LABEL) return pd_error_set(x, PD_ERR_VALUE, at, "'%s' has more than %d characters.", at, LABEL);
     }
     return true;
 }
@@ -599,6 +550,8 @@ static bool take(const struct row *r, struct pd_params *p, json_t *v, struct pd_
         return true;
     case FN:
         return r->fn(p, v, x);
+    case NAMED:
+        return r->named(p, r->name, v, x);
     case REFUSED:
         return is_off(r, v, p->root) || pd_error_set(x, PD_ERR_UNSUPPORTED, r->name, "'%s' is not honoured by this version: %s", r->name, r->doc);
     case IGNORED:
@@ -635,7 +588,7 @@ static bool check_size(const char *s, size_t n, struct pd_params *p, struct pd_e
     }
     if (parts > MAX_PARTS) return pd_error_set(x, PD_ERR_VALUE, NULL, "The body has too many values: it may have %d numbers, or a quarter as many lists.", MAX_PARTS);
     p->parts = parts; /* pd_params_done gives them back */
-    return atomic_fetch_add(&parts_held, parts) + parts <= (uint64_t)BODIES_AT_ONCE * MAX_PARTS || no_memory(x);
+    return atomic_fetch_add(&parts_held, parts) + parts <= (uint64_t)BODIES_AT_ONCE * MAX_PARTS || pd_error_memory(x);
 }
 
 /* The field of the body's own that the byte before `at` is in the value of: its name as it is written, NULL where that has an escape. */
@@ -682,7 +635,7 @@ static bool parse_root(const char *body, size_t len, struct pd_params *p, struct
     if (!check_size(body, len, p, x)) return false;
     p->root = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &err);
     if (!p->root) {
-        if (json_error_code(&err) == json_error_out_of_memory || !err.text[0]) return no_memory(x); /* most of its allocations fail without a word */
+        if (json_error_code(&err) == json_error_out_of_memory || !err.text[0]) return pd_error_memory(x); /* most of its allocations fail without a word */
         if (json_error_code(&err) == json_error_numeric_overflow) return too_large(body, len, &err, x);
         for (char *c = err.text; *c; c++)
             if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?'; /* it quotes the body, which may not be UTF-8 */

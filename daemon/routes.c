@@ -113,7 +113,6 @@ void pd_dispatch(void *ctx, struct pd_call *c) {
     FO_DEBUGF("http", "event=request request=%s method=%s path=%s body_bytes=%zu", c->id, method, pd_log_quote(path, quoted, sizeof quoted), c->n_body);
     if (c->draining && (!r || !r->while_draining)) {
         pd_error_set(&x, PD_ERR_DRAINING, NULL, "The server is stopping and takes no new requests.");
-        x.retry_after_s = 5;
     } else if (!ok) {
         pd_error_set(&x, PD_ERR_MALFORMED, NULL, "The path has a broken percent escape.");
     } else if (r && has_unknown(r, c->head->query, key, sizeof key)) {

@@ -34,7 +34,6 @@ static bool refuse(const struct pn_served *s, const struct pd_params *p, const s
     if (x->id == PD_ERR_UNSUPPORTED && !strstr(x->message, "/v1/completions")) /* no tokenizer at all */
         pd_error_set(x, PD_ERR_UNSUPPORTED, NULL, "%s; use /v1/completions with token ids", e->msg);
     if (pd_error_row(x->id)->status == 400 && x->id != PD_ERR_TEMPLATE) snprintf(x->param, sizeof x->param, "%s", pd_params_prompt(p));
-    if (pd_error_row(x->id)->status == 503) x->retry_after_s = 1;
     return false;
 }
 

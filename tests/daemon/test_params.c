@@ -577,6 +577,7 @@ static void gives_up_cleanly_without_memory(void **state) {
         }
         assert_false(ok);
         assert_int_equal(x.id, PD_ERR_MEMORY);
+        assert_int_equal(x.retry_after_s, 1);
     }
     assert_true(n >= 4);
 }
@@ -595,8 +596,21 @@ static void every_field_has_its_page(void **state) {
     assert_true(n > 40);
 }
 
+static void whatever_a_wait_can_help_says_how_long(void **state) {
+    (void)state;
+    for (int i = 0; i < PD_N_ERRORS; i++) {
+        struct pd_error x;
+        const struct pd_error_row *row = pd_error_row((enum pd_error_id)i);
+        pd_error_set(&x, (enum pd_error_id)i, NULL, "why");
+        assert_int_equal(x.retry_after_s, row->retry_after_s);
+        if (row->status == 503) assert_in_range(x.retry_after_s, 1, 120); /* what clients wait for: a longer one means never */
+        if (row->status < 429) assert_int_equal(x.retry_after_s, 0);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(whatever_a_wait_can_help_says_how_long),
         cmocka_unit_test(refuses_each_malformed_request_by_its_place),
         cmocka_unit_test(never_words_a_refusal_as_an_overflow),
         cmocka_unit_test(takes_the_sampling_fields),

@@ -147,8 +147,8 @@ def test_pain_28_a_running_answer_stops_when_its_client_leaves(models, start, st
     wait_for(d.idle, 5)
     assert time.monotonic() - t < 1 * SLOW
     assert d.counters()["cancelled"] == 1
-    line = wait_for(lambda: re.search(r"event=client_left .* prompt_tokens=(\d+) completion_tokens=(\d+) ", d.log), 5, "the log says what it cost")
-    assert int(line[1]) > 0 and int(line[2]) > 3, line[0]
+    line = wait_for(lambda: re.search(r"event=client_left .* prompt_tokens=(\d+) completion_tokens=(\d+) .* decode_ms=([\d.]+) ", d.log), 5, "the log says what it cost")
+    assert int(line[1]) > 0 and int(line[2]) > 3 and float(line[3]) > 0, line[0]
 
 
 def test_pain_33_200_idle_streams_leave_health_quick(models, start):
