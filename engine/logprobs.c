@@ -17,6 +17,7 @@
 #include "engine/floats.h"
 #include "engine/request.h"
 #include "foundry/base/err.h"
+#include "foundry/base/utf8.h"
 
 enum { BLOCK = 128 };
 
@@ -112,15 +113,9 @@ void pn_lp_add(struct pn_lp *q, int32_t id) {
     pn_logprobs_of(q->logits, q->n_vocab, id, q->n_top, p);
 }
 
-static uint64_t characters(const char *text, size_t len) {
-    uint64_t n = 0;
-    for (size_t i = 0; i < len; i++) n += ((unsigned char)text[i] & 0xC0) != 0x80;
-    return n;
-}
-
 void pn_lp_text(struct pn_lp *q, const char *decoded, size_t n_decoded, const char *shown, size_t n_shown, bool mid_character, bool stopped) {
-    q->n_decoded += characters(decoded, n_decoded);
-    q->n_shown += characters(shown, n_shown);
+    q->n_decoded += fo_utf8_count(decoded, n_decoded);
+    q->n_shown += fo_utf8_count(shown, n_shown);
     bool nothing_held = q->n_shown == q->n_decoded && !mid_character;
     while (q->n_due < q->n && ((nothing_held && !stopped) || q->held[(q->first + q->n_due) % q->cap].text_at < q->n_shown)) q->n_due++;
     if (stopped) q->n = q->n_due;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/grammar/schema_impl.h"
+#include "foundry/unicode.h"
 
 /* Room for one item more in an array of the region's: twice as much, copied. The region frees nothing singly, so all of it costs twice. */
 static void *more(struct pn_sc *c, void *old, uint32_t n, uint32_t *cap, size_t size) {
@@ -148,16 +149,10 @@ const struct pn_dfa *pn_dfa_not(struct pn_sc *c, const struct pn_dfa *a) {
 
 /* --- words, lengths ---------------------------------------------------------------------------- */
 uint32_t pn_utf8_next(const char **p, const char *end) {
-    unsigned char b = (unsigned char)*(*p)++;
-    uint32_t n = b < 0xC0 ? 0 : b < 0xE0 ? 1 : b < 0xF0 ? 2 : 3, ch = n == 0 ? b : b & (0x3Fu >> n);
-    for (; n > 0 && *p < end; n--) ch = ch << 6 | ((unsigned char)*(*p)++ & 0x3F);
-    return ch;
-}
-
-uint32_t pn_utf8_length(const char *s, size_t len) {
-    uint32_t n = 0;
-    for (size_t i = 0; i < len; i++) n += ((unsigned char)s[i] & 0xC0) != 0x80;
-    return n;
+    size_t n;
+    uint32_t ch = fo_utf8_next(*p, (size_t)(end - *p), &n);
+    *p += n;
+    return ch <= PN_SC_MAX_CHAR ? ch : 0xFFFD; /* JSON's texts are UTF-8; an automaton has no edge for more */
 }
 
 bool pn_dfa_run(const struct pn_dfa *a, const char *utf8, size_t len) {

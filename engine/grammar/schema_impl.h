@@ -213,6 +213,7 @@ struct pn_set pn_set_and(struct pn_sc *c, struct pn_set a, struct pn_set b);
 /* True: surely nothing. False: not known. */
 bool pn_set_empty(struct pn_sc *c, struct pn_set s, int depth);
 bool pn_sc_equal(const struct json_t *a, const struct json_t *b);
+enum pn_sc_type pn_sc_type_of(const struct json_t *v); /* true and false are two */
 bool pn_sc_holds(struct pn_sc *c, struct pn_term t, const struct json_t *v);
 /* What a property of that name, or the item at that index, must be; an array of the region's. */
 struct pn_terms pn_shape_property(struct pn_sc *c, const struct pn_shape *s, const char *name);
@@ -224,8 +225,7 @@ const struct pn_dfa *pn_dfa_not(struct pn_sc *c, const struct pn_dfa *a);
 const struct pn_dfa *pn_dfa_words(struct pn_sc *c, const char *const *words, const size_t *lens, uint32_t n);
 const struct pn_dfa *pn_dfa_length(struct pn_sc *c, uint32_t min, uint32_t max);
 bool pn_dfa_run(const struct pn_dfa *a, const char *utf8, size_t len);
-uint32_t pn_utf8_next(const char **p, const char *end); /* the next character of valid UTF-8 */
-uint32_t pn_utf8_length(const char *s, size_t len);
+uint32_t pn_utf8_next(const char **p, const char *end); /* the next character, which p then stands behind */
 /* From a function: code 0 is the start; next returns PN_DFA_DEAD for none. Over the characters of decimal numbers. */
 #define PN_DFA_DEAD UINT64_MAX
 const struct pn_dfa *pn_dfa_digits(struct pn_sc *c, uint64_t (*next)(const void *ctx, uint64_t code, char ch),

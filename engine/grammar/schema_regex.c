@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/grammar/schema_impl.h"
+#include "foundry/base/utf8.h"
 
 enum { MAX_NFA = 1 << 14, MAX_COUNT = 4096, MAX_NESTED = 64, MAX_TREE = 1 << 14, NO_END = MAX_COUNT + 1 };
 enum kind { EMPTY, CHARS, SEQ, ALT, REPEAT, BEGIN, END };
@@ -40,7 +41,7 @@ struct regex {
 };
 
 static uint32_t refuse(struct regex *x, enum fo_code code, const char *why) {
-    pn_sc_fail(x->c, code, x->s, x->key, "regular expression, character %u: %s", pn_utf8_length(x->text, (size_t)(x->p - x->text)) + 1,
+    pn_sc_fail(x->c, code, x->s, x->key, "regular expression, character %u: %s", (unsigned)fo_utf8_count(x->text, (size_t)(x->p - x->text)) + 1,
                why);
     x->p = x->end;
     return 0;

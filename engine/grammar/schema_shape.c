@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "engine/grammar/schema_impl.h"
+#include "foundry/base/utf8.h"
 
 struct pn_shape pn_shape_any(enum pn_sc_type type) {
     return (struct pn_shape){ .type = type, .max = PN_SC_NO_END };
@@ -151,7 +152,7 @@ static bool object_holds(struct pn_sc *c, const struct pn_shape *s, const json_t
     return true;
 }
 
-static enum pn_sc_type type_of(const json_t *v) {
+enum pn_sc_type pn_sc_type_of(const json_t *v) {
     static const enum pn_sc_type types[] = {
         [JSON_OBJECT] = PN_T_OBJECT, [JSON_ARRAY] = PN_T_ARRAY, [JSON_STRING] = PN_T_STRING, [JSON_INTEGER] = PN_T_NUMBER,
         [JSON_REAL] = PN_T_NUMBER,   [JSON_TRUE] = PN_T_TRUE,   [JSON_FALSE] = PN_T_FALSE,   [JSON_NULL] = PN_T_NULL
@@ -163,7 +164,7 @@ static bool shape_holds(struct pn_sc *c, const struct pn_shape *s, const json_t 
     char decimal[PN_DECIMAL_BYTES];
     bool listed = !s->values;
     pn_sc_work(c, 8);
-    if (c->err.code || type_of(v) != s->type) return false;
+    if (c->err.code || pn_sc_type_of(v) != s->type) return false;
     for (uint32_t i = 0; i < s->n_values && !listed; i++) {
         pn_sc_work(c, 1);
         listed = pn_sc_equal(s->values[i], v);
@@ -175,7 +176,7 @@ static bool shape_holds(struct pn_sc *c, const struct pn_shape *s, const json_t 
     case PN_T_STRING: {
         const char *text = json_string_value(v);
         size_t len = json_string_length(v);
-        uint32_t n = pn_utf8_length(text, len);
+        uint32_t n = (uint32_t)fo_utf8_count(text, len);
         pn_sc_work(c, n);
         return n >= s->min && n <= s->max && (!s->dfa || pn_dfa_run(s->dfa, text, len));
     }

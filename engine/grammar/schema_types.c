@@ -59,27 +59,6 @@ struct pn_set pn_kw_type(struct pn_sc *c, const json_t *s, const char *key, cons
     return set;
 }
 
-static int kind_of(const json_t *v) {
-    switch (json_typeof(v)) {
-    case JSON_NULL:
-        return PN_T_NULL;
-    case JSON_FALSE:
-        return PN_T_FALSE;
-    case JSON_TRUE:
-        return PN_T_TRUE;
-    case JSON_INTEGER:
-    case JSON_REAL:
-        return PN_T_NUMBER;
-    case JSON_STRING:
-        return PN_T_STRING;
-    case JSON_ARRAY:
-        return PN_T_ARRAY;
-    case JSON_OBJECT:
-        break;
-    }
-    return PN_T_OBJECT;
-}
-
 struct pn_set pn_kw_enum(struct pn_sc *c, const json_t *s, const char *key, const json_t *v, bool neg) {
     bool is_enum = strcmp(key, "enum") == 0;
     if (is_enum && !json_is_array(v)) return wrong(c, s, key, "a list");
@@ -92,7 +71,7 @@ struct pn_set pn_kw_enum(struct pn_sc *c, const json_t *s, const char *key, cons
         if (!values) return set;
         for (size_t i = 0; i < n; i++) {
             const json_t *value = is_enum ? json_array_get(v, i) : v;
-            if (kind_of(value) == t) values[k++] = value;
+            if (pn_sc_type_of(value) == (enum pn_sc_type)t) values[k++] = value;
         }
         pn_sc_work(c, n);
         if (!neg) {

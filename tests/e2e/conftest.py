@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 import time
 
+import openai
 import pytest
 
 import schema
@@ -56,6 +57,36 @@ def description():
             d.stop()
 
 
+FORMS = {"chat.completion.chunk": "ChatCompletionChunk", "text_completion": "Completion"}
+checked_events = 0
+
+
+def check_event(e):
+    """One event of a stream, as JSON, against its schema in /openapi.json."""
+    global checked_events
+    if not isinstance(e, dict) or "error" in e:
+        return
+    form = FORMS.get(e.get("object")) or ("ResponseStreamEvent" if str(e.get("type")).startswith("response.") else None)
+    assert form, f"an event of no known form: {e}"
+    schema.check(e, form, description())
+    checked_events += 1
+
+
+def check_what_openai_reads():
+    """The official client's streams too, and those of all that are built on it: every event passes this method on its way to the client's types."""
+    read = openai._streaming.ServerSentEvent.json
+
+    def json_of(self):
+        e = read(self)
+        check_event(e)
+        return e
+
+    openai._streaming.ServerSentEvent.json = json_of
+
+
+check_what_openai_reads()
+
+
 class Answer:
     def __init__(self, status, headers, body):
         self.status, self.headers, self.body = status, headers, body
@@ -79,7 +110,7 @@ class Stream:
     """One SSE answer, read event by event."""
 
     def __init__(self, daemon, path, body, timeout=60):
-        self.form = {"/v1/chat/completions": "ChatCompletionChunk", "/v1/completions": "Completion"}.get(path)
+        self.of_chunks = path.endswith("/completions")
         self.conn = connection(daemon.port, daemon.tls, timeout)
         self.conn.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
         self.sock = self.conn.sock
@@ -97,9 +128,9 @@ class Stream:
             if line.startswith("data: "):
                 assert self.response.readline() == b"\n", "an event is one data line and an empty one"
                 event = line[6:] if line[6:] == "[DONE]" else json.loads(line[6:])
-                if self.form and isinstance(event, dict) and "error" not in event:
+                if self.of_chunks and isinstance(event, dict) and "error" not in event:
                     check_chunk(event)
-                    schema.check(event, self.form, description())
+                    check_event(event)
                 yield event
             elif line.startswith(":"):
                 assert self.response.readline() == b"\n"

@@ -6,6 +6,7 @@ import re
 import pytest
 from openai import OpenAI, NotFoundError
 
+import conftest
 from conftest import ROOT, SLOW, SMOL, Stream, check_usage, manifest
 
 
@@ -32,7 +33,9 @@ def test_the_openai_client_gets_whole_answers_and_streams_that_say_the_same(daem
     whole = ask(daemon, max_tokens=20, seed=5, temperature=0.8)
     stream = client(daemon).chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Hello"}], max_tokens=20, seed=5, temperature=0.8, stream=True,
                                                     stream_options={"include_usage": True})
+    before = conftest.checked_events
     chunks = list(stream)
+    assert conftest.checked_events == before + len(chunks), "each was held against its schema"
     text = "".join(c.choices[0].delta.content or "" for c in chunks if c.choices)
     assert text == whole.choices[0].message.content
     assert chunks[-1].usage.total_tokens == whole.usage.total_tokens

@@ -12,8 +12,7 @@ import statistics
 import threading
 import time
 
-import schema
-from conftest import SLOW, check_chunk, description, manifest, wait_for
+from conftest import SLOW, check_chunk, check_event, manifest, wait_for
 
 SECONDS = int(os.environ.get("SOAK_SECONDS", "6"))
 CLIENTS = int(os.environ.get("SOAK_CLIENTS", "16"))
@@ -95,9 +94,8 @@ class Client:
                     done = True
                     continue
                 last = json.loads(line[6:])
-                if name == "responses":
-                    schema.check(last, "ResponseStreamEvent", description())
-                else:
+                check_event(last)
+                if name != "responses":
                     check_chunk(last)
                 yield last
             else:
