@@ -41,6 +41,8 @@ struct pn_request {
 
     struct pn_request *next; /* the queue's */
 
+    uint32_t n_out; /* worker: tokens of the answer so far */
+
     /* worker: text that is on its way to the ring. At most one token's worth with what it released. */
     struct fo_detok detok;
     struct fo_buf piece; /* scratch: the text of one token before stop matching */

@@ -17,9 +17,9 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/choose.h"
 #include "engine/embed.h"
 #include "engine/engine.h"
-#include "engine/grammar/grammar.h"
 #include "engine/prefix.h"
 #include "engine/request_worker.h"
 #include "engine/wake.h"
@@ -33,7 +33,7 @@ struct slot {
     struct pn_request *r; /* NULL = free */
     struct pn_seq *seq;
     uint64_t order;       /* of starting: prefill is first come first served */
-    uint32_t cached, n_out;
+    uint32_t cached;
     int32_t last;         /* the newest token, not yet in the sequence */
     double started_ms, first_ms;
 };
@@ -346,7 +346,7 @@ static void publish_slot(struct pn_sched *s, const struct slot *sl) {
 static void publish_progress(struct pn_sched *s, const struct slot *sl) {
     if (!sl->r) return;
     s->shown[sl - s->slots].computed_tokens = pn_seq_len(sl->seq);
-    s->shown[sl - s->slots].generated_tokens = sl->n_out;
+    s->shown[sl - s->slots].generated_tokens = sl->r->n_out;
 }
 
 static void slot_end(struct pn_sched *s, struct slot *sl, enum pn_finish finish, const struct fo_err *err) {
@@ -354,7 +354,7 @@ static void slot_end(struct pn_sched *s, struct slot *sl, enum pn_finish finish,
     double now = pn_now_ms(), first = sl->first_ms > 0 ? sl->first_ms : now;
     struct pn_usage usage = { .prompt_tokens = r->n_tokens,
                               .cached_tokens = sl->cached,
-                              .completion_tokens = sl->n_out,
+                              .completion_tokens = r->n_out,
                               .queue_ms = sl->started_ms - r->submitted_ms,
                               .prefill_ms = first - sl->started_ms,
                               .decode_ms = now - first };
@@ -547,7 +547,7 @@ static uint32_t build_batch(struct pn_sched *s) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_slots; i++) {
         struct slot *sl = &s->slots[i];
-        if (!sl->r || sl->n_out == 0 || !pn_request_flush(sl->r)) continue;
+        if (!sl->r || sl->r->n_out == 0 || !pn_request_flush(sl->r)) continue;
         s->item_slot[n] = i;
         s->items[n++] = (struct pn_batch_item){ sl->seq, &sl->last, 1, PN_WANT_LAST };
     }
@@ -557,7 +557,7 @@ static uint32_t build_batch(struct pn_sched *s) {
         uint32_t next = s->n_slots;
         for (uint32_t i = 0; i < s->n_slots; i++) {
             const struct slot *sl = &s->slots[i];
-            if (sl->r && sl->n_out == 0 && sl->order >= from && (next == s->n_slots || sl->order < s->slots[next].order)) next = i;
+            if (sl->r && sl->r->n_out == 0 && sl->order >= from && (next == s->n_slots || sl->order < s->slots[next].order)) next = i;
         }
         if (next == s->n_slots) break;
         struct slot *sl = &s->slots[next];
@@ -578,56 +578,14 @@ static uint32_t build_batch(struct pn_sched *s) {
     return n;
 }
 
-/* Why no token could be chosen of logits that the sampler has seen: what a request or its grammar bans is minus infinity there. */
-static void fail_unusable(const struct pn_sched *s, const struct pn_request *r, const float *logits, struct fo_err *e) {
-    uint32_t n = 0;
-    for (uint32_t i = 0; i < s->info->n_vocab; i++) n += logits[i] == logits[i];
-    if (r->grammar ? n == s->info->n_vocab : n > 0) {
-        fo_fail(e, FO_EINVAL, "'logit_bias' bans every token that %s", r->grammar ? "the grammar allows" : "could come");
-        return;
-    }
-    fo_fail(e, FO_EIO, "the model computes no numbers (not-a-number for every token): its file is damaged");
-}
-
-/* id as the sampler chose it of `logits` [n_vocab]. */
-static void token_chosen(struct pn_sched *s, struct slot *sl, int32_t id, const float *logits) {
-    struct pn_request *r = sl->r;
-    struct fo_err e;
-    if (id < 0) {
-        fail_unusable(s, r, logits, &e);
-        slot_end(s, sl, PN_FINISH_STOP, &e);
-        return;
-    }
-    if (sl->n_out++ == 0) sl->first_ms = pn_now_ms();
-    sl->last = id;
-    pn_sampler_accept(r->sampler, id, 1);
-
-    bool end = s->tok && !r->ignore_end && fo_tok_is_end(s->tok, id), stopped = false;
-    int rc = end ? 0 : pn_request_put(r, s->tok, id, &stopped, &e);
-    if (rc == 0 && !end && r->grammar) rc = pn_grammar_run_accept(r->grammar, id, &end, &e); /* and nothing may follow it */
-    bool last = end || stopped || sl->n_out == r->max_tokens;
-    if (rc == 0 && last && !stopped) rc = pn_request_put_rest(r, &e);
-    if (rc == 0) pn_request_flush(r);
-    if (rc != 0)
-        slot_end(s, sl, PN_FINISH_STOP, &e);
-    else if (last)
-        slot_end(s, sl, end || stopped ? PN_FINISH_STOP : PN_FINISH_LENGTH, NULL);
-}
-
-/* The next token of logits [n_vocab], of those that the request's grammar allows. */
+/* The next token of logits [n_vocab]. */
 static void choose(struct pn_sched *s, struct slot *sl, float *logits) {
-    struct pn_request *r = sl->r;
+    struct pn_chosen next;
     struct fo_err e;
-    bool over = false;
-    if (r->lp) pn_lp_see(r->lp, logits);
-    int rc = r->grammar ? pn_grammar_run_mask(r->grammar, r->ignore_end, logits, s->info->n_vocab, &over, &e) : 0;
-    if (rc == 0 && over) rc = pn_request_put_rest(r, &e);
-    if (rc == 0 && !over) {
-        token_chosen(s, sl, pn_sampler_pick(r->sampler, logits), logits);
-        return;
-    }
-    if (rc == 0) pn_request_flush(r);
-    slot_end(s, sl, PN_FINISH_STOP, rc ? &e : NULL);
+    int rc = pn_request_choose(sl->r, s->tok, logits, s->info->n_vocab, &next, &e);
+    if (sl->first_ms == 0 && sl->r->n_out > 0) sl->first_ms = pn_now_ms();
+    if (rc == 0) sl->last = next.id;
+    if (rc != 0 || next.last) slot_end(s, sl, rc ? PN_FINISH_STOP : next.finish, rc ? &e : NULL);
 }
 
 /* n more tokens of a prompt that is embedded were computed. Returns how many rows of `states` were its. */
@@ -645,7 +603,7 @@ static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *log
     uint32_t prefilled = 0, decoded = 0, generated = 0;
     for (uint32_t i = lo; i < lo + n; i++) {
         generated += s->items[i].want == PN_WANT_LAST;
-        if (s->slots[s->item_slot[i]].n_out == 0)
+        if (s->slots[s->item_slot[i]].r->n_out == 0)
             prefilled += s->items[i].n;
         else
             decoded++;

@@ -1,0 +1,21 @@
+/* One token of an answer, from the logits to what the reader sees: what the request's grammar allows, the sampler's draw, and what the token
+ * means for the answer (an end token, a stop string, a grammar or max_tokens that is used up). For the worker. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "engine/request.h"
+
+struct fo_err;
+struct fo_tok;
+
+struct pn_chosen {
+    int32_t id;  /* -1: none, the answer ended in front of it */
+    bool last;   /* the answer is over, and why: */
+    enum pn_finish finish;
+};
+
+/* The next token of logits [n_vocab], which are changed, is chosen, counted (r->n_out) and put on its way (tok NULL: ids only), as far as the
+ * ring takes it (pn_request_flush). Only while nothing is on its way. FO_EINVAL: what a request bans leaves no token; FO_EIO: the logits are no
+ * numbers; what the grammar says; FO_ENOMEM. After a failure the request is to be ended with it. */
+int pn_request_choose(struct pn_request *r, const struct fo_tok *tok, float *logits, uint32_t n_vocab, struct pn_chosen *ret, struct fo_err *e);
