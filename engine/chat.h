@@ -9,6 +9,7 @@ struct fo_err;
 struct fo_gguf;
 struct fo_tok;
 struct pn_chat;
+struct pn_dialect;
 struct pn_render;
 
 /* How a template was found: for the log line at load and for /v1/models. */
@@ -26,6 +27,9 @@ void pn_chat_free(struct pn_chat *c); /* NULL is allowed */
 enum pn_chat_source pn_chat_source(const struct pn_chat *c);
 /* FO_OK, or the parse error of the template. */
 int pn_chat_state(const struct pn_chat *c, struct fo_err *e);
+
+/* How the model marks thoughts and calls, as its template shows; lives as long as the chat. Never NULL. */
+const struct pn_dialect *pn_chat_dialect(const struct pn_chat *c);
 
 struct pn_chat_input {
     const char *messages_json; /* the request's `messages`, an array already checked by the API layer */

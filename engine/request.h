@@ -7,6 +7,7 @@
 
 #include "engine/logprobs.h"
 #include "engine/sampler.h"
+#include "engine/turn.h"
 
 struct fo_err;
 struct pn_grammar;
@@ -26,6 +27,12 @@ struct pn_request_opts {
     bool ignore_end;        /* do not stop at EOS and its kin (benchmarks) */
     const char *session;    /* reuse key of a conversation (its KV is kept when idle), or NULL; copied */
     const char *id;         /* request id for debug notes; copied */
+    bool parts;             /* the answer's thoughts and calls are told apart (turn.h) by the dialect of the model's template; else all is content */
+    bool in_reasoning;      /* with parts: the prompt ends within a thought (pn_ids) */
+    struct pn_tools *tools; /* with parts: the functions that were offered, NULL = none; the request takes a reference */
+    struct pn_grammar *calls;  /* of pn_tools_grammar, which the answer is held to from where a call begins; the request takes a reference. May be
+                             * `grammar` too, and then all of it is. A thought is held to neither */
+    int32_t reasoning_budget;  /* with parts: most tokens of a thought, which is then ended as the model would; -1 = as many as it likes */
     bool embed;             /* an embedding of the prompt instead of an answer to it (engine/embed.h): of the options that follow only goes_on
                              * counts, of those before only the tokens and the id. max_tokens is 0 */
     bool want_text;         /* detokenise (false: events carry token ids only) */
@@ -45,15 +52,17 @@ enum pn_event_kind {
     PN_EV_ERROR    /* the last event: err is set */
 };
 
-enum pn_finish { PN_FINISH_STOP, PN_FINISH_LENGTH };
+enum pn_finish { PN_FINISH_STOP, PN_FINISH_LENGTH, PN_FINISH_CALLS /* it ended of itself and has calls */ };
 
 struct pn_usage {
     uint32_t prompt_tokens, cached_tokens, completion_tokens;
+    uint32_t reasoning_tokens; /* of the latter: drawn within a thought, that which ends it and what was forced left out */
     double queue_ms, prefill_ms, decode_ms;
 };
 
 struct pn_event {
     enum pn_event_kind kind;
+    enum pn_part part; /* of PN_EV_TEXT: what its text is part of. PN_PART_CALL begins a call, and has all of the name */
     const char *text; /* whole UTF-8 characters, NUL-terminated, may be ""; valid until the next call */
     size_t text_len;
     const struct pn_logprobs *logprobs; /* of PN_EV_LOGPROBS; valid until the next call */

@@ -12,6 +12,7 @@ struct pn_model;
 struct pn_ids {
     int32_t *ids; /* [n], heap; free with free */
     uint32_t n;
+    bool in_reasoning; /* of a conversation: its prompt ends within a thought, which the template has opened */
 };
 
 /* Plain text: `special` lets control tokens match in it, `add` adds BOS and EOS as the model's metadata says. FO_ELIMIT as soon as
