@@ -74,7 +74,7 @@ static bool encode(struct work *w) {
     for (size_t i = 0; i < w->n; i++) {
         const struct pd_prompt *in = &w->params->prompts[i];
         struct fo_err e;
-        if (in->ids) w->ids[i] = (struct pn_ids){ in->ids, in->n_ids };
+        if (in->ids) w->ids[i] = (struct pn_ids){ .ids = in->ids, .n = in->n_ids };
         else if (pn_text_encode(m, in->text, in->len, false, true, 0, &w->ids[i], &e)) return refuse(w, i, &e);
     }
     return true;

@@ -54,7 +54,7 @@ static int choose_tokens(const struct pd_cli_args *a, const char *path, struct p
     int rc = pn_vocab_open(path, &v, e);
     if (!rc) rc = pn_vocab_encode(v, from, len, false, true, ret, e);
     if (rc && from == default_text) {
-        *ret = (struct pn_ids){ NULL, most };
+        *ret = (struct pn_ids){ .ids = NULL, .n = most };
         rc = FO_OK;
     }
     if (!rc && ret->n > most) ret->n = most;

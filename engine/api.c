@@ -212,7 +212,7 @@ static int prompt_tokens(const struct pn_llm *m, const struct pn_gen_options *o,
     int32_t *ids = malloc(o->n_tokens ? o->n_tokens * sizeof *ids : 1);
     if (!ids) return fo_fail(f, FO_ENOMEM, "no memory for %zu tokens", o->n_tokens);
     memcpy(ids, o->tokens, o->n_tokens * sizeof *ids);
-    *ret = (struct pn_ids){ ids, (uint32_t)o->n_tokens };
+    *ret = (struct pn_ids){ .ids = ids, .n = (uint32_t)o->n_tokens };
     return 0;
 }
 
