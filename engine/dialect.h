@@ -20,6 +20,7 @@ enum { PN_MARK = 0xFF };
 struct pn_reasoning {
     const char *open, *close;
     const char *after; /* what a model says between the close and its content: blank, and no part of either */
+    const char *models; /* whose it is, for people */
 };
 
 /* How calls are written: a row. */
@@ -29,13 +30,28 @@ enum pn_call_shape {
     PN_CALL_NAMED,  /* begin, f, middle, {...}, end, for each call */
     PN_CALL_TAGS    /* begin, f, middle, for each argument a tag that has its name and its value as plain text, end, for each call */
 };
-enum pn_call_text { PN_CALL_BEGIN, PN_CALL_MIDDLE, PN_CALL_ARG_BEGIN, PN_CALL_ARG_MIDDLE, PN_CALL_ARG_END, PN_CALL_END, PN_CALL_BETWEEN /* two calls */, PN_N_CALL_TEXTS };
+enum pn_call_text {
+    PN_CALL_BEGIN,
+    PN_CALL_MIDDLE,
+    PN_CALL_ARG_BEGIN,
+    PN_CALL_ARG_MIDDLE,
+    PN_CALL_ARG_END,
+    PN_CALL_END,
+    PN_CALL_BETWEEN, /* the end of a call and the begin of the next; in a list, its items */
+    PN_CALL_OPEN,    /* once, in front of the first call */
+    PN_CALL_CLOSE,   /* once, behind the last */
+    PN_CALL_ALSO,    /* may stand in the place of begin; is read and never demanded */
+    PN_CALL_ID,      /* may stand between the name and the middle, an id of letters and digits behind it; is read and never demanded */
+    PN_N_CALL_TEXTS
+};
+/* Blanks in a text are how models write them; who reads takes any number of them there, also none. */
 struct pn_call_format {
     const char *name; /* as it is told at load: "hermes" */
     enum pn_call_shape shape;
     const char *arguments; /* the member that has them, of the first two shapes */
     const char *text[PN_N_CALL_TEXTS]; /* as a model writes them; NULL = "" */
     bool bare; /* a call has no mark at its begin and is told from content by its form, at the start of an answer only */
+    const char *models; /* whose it is, for people */
 };
 
 /* From what c's template makes of probes; tok gives the control tokens, NULL = none. Never fails for a template that has neither. FO_ENOMEM. */
