@@ -70,6 +70,8 @@ const char *pn_dialect_open(const struct pn_dialect *d);
 const char *pn_dialect_close(const struct pn_dialect *d);
 /* The tokens that end a thought: close and after. *ret_n is 0 without reasoning or tokenizer. */
 const int32_t *pn_dialect_close_ids(const struct pn_dialect *d, uint32_t *ret_n);
+/* Of these, those of `after` alone. */
+const int32_t *pn_dialect_after_ids(const struct pn_dialect *d, uint32_t *ret_n);
 /* The token that opens one, -1 when it is no single token. */
 int32_t pn_dialect_open_id(const struct pn_dialect *d);
 /* Whether this control token is part of a mark, so that its text matters. */
