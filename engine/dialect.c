@@ -55,7 +55,10 @@ struct pn_dialect {
     char *text[N_TEXTS]; /* with marks; NULL = "" */
     int32_t *marks;      /* [n_marks] */
     size_t n_marks;
-    struct fo_tok_ids close;
+    struct fo_tok_ids close; /* close and after */
+    size_t n_close;          /* of these, those of close alone, when close_whole; else after is on its own */
+    bool close_whole;
+    struct fo_tok_ids after;
     int32_t open;
 };
 
@@ -359,18 +362,24 @@ static int set_texts(struct pn_dialect *d, const struct fo_tok *tok, struct fo_e
     return 0;
 }
 
+/* Close and after are encoded together, as they stand in a model's text. Where close is whole tokens of those, what is behind them is after. */
 static int set_tokens(struct pn_dialect *d, const struct fo_tok *tok, struct fo_err *e) {
     char end[64];
-    struct fo_tok_ids open;
+    struct fo_tok_ids open, alone;
     size_t n = strlen(d->reasoning->close), more = strlen(d->reasoning->after);
     if (n + more > sizeof end) return fo_fail(e, FO_ELIMIT, "the end of a thought is longer than %zu bytes", sizeof end);
     memcpy(end, d->reasoning->close, n);
     memcpy(end + n, d->reasoning->after, more);
-    if (fo_tok_encode(tok, end, n + more, NULL, FO_TOK_SPECIAL, 0, &d->close, e)) return e->code;
     if (fo_tok_encode(tok, d->reasoning->open, strlen(d->reasoning->open), NULL, FO_TOK_SPECIAL, 0, &open, e)) return e->code;
     if (open.n == 1) d->open = open.ids[0];
     free(open.ids);
-    return 0;
+    if (fo_tok_encode(tok, end, n + more, NULL, FO_TOK_SPECIAL, 0, &d->close, e)) return e->code;
+    if (fo_tok_encode(tok, end, n, NULL, FO_TOK_SPECIAL, 0, &alone, e)) return e->code;
+    d->close_whole = alone.n <= d->close.n && (alone.n == 0 || memcmp(alone.ids, d->close.ids, alone.n * sizeof *alone.ids) == 0);
+    d->n_close = alone.n;
+    free(alone.ids);
+    if (d->close_whole) return 0;
+    return fo_tok_encode(tok, d->reasoning->after, more, NULL, FO_TOK_SPECIAL, 0, &d->after, e);
 }
 
 int pn_dialect_new(const struct pn_chat *c, const struct fo_tok *tok, struct pn_dialect **ret, struct fo_err *e) {
@@ -392,6 +401,7 @@ void pn_dialect_free(struct pn_dialect *d) {
     for (int i = 0; i < N_TEXTS; i++) free(d->text[i]);
     free(d->marks);
     free(d->close.ids);
+    free(d->after.ids);
     free(d);
 }
 
@@ -428,6 +438,11 @@ const char *pn_dialect_close(const struct pn_dialect *d) {
 const int32_t *pn_dialect_close_ids(const struct pn_dialect *d, uint32_t *ret_n) {
     *ret_n = (uint32_t)d->close.n;
     return d->close.ids;
+}
+
+const int32_t *pn_dialect_after_ids(const struct pn_dialect *d, uint32_t *ret_n) {
+    *ret_n = (uint32_t)(d->close_whole ? d->close.n - d->n_close : d->after.n);
+    return d->close_whole && *ret_n > 0 ? d->close.ids + d->n_close : d->after.ids;
 }
 
 int32_t pn_dialect_open_id(const struct pn_dialect *d) {
