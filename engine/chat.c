@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/chat_impl.h"
+#include "engine/dialect.h"
 #include "engine/jinja_impl.h"
 #include "foundry/base/buf.h"
 #include "foundry/gguf.h"
@@ -32,17 +34,7 @@ static const struct probe {
       "\"function\":{\"name\":\"f\",\"arguments\":{}}}]},{\"role\":\"tool\",\"tool_call_id\":\"call00001\",\"name\":\"f\",\"content\":",
       "}]" },
 };
-enum { N_PROBES = sizeof probes / sizeof *probes };
-
-struct pn_chat {
-    enum pn_chat_source source;
-    struct pn_jinja *jinja; /* NULL: none, or it did not parse */
-    struct fo_err state;    /* code FO_OK when it did */
-    char *bos, *eos;        /* text; never NULL */
-    bool lists[N_PROBES];   /* the template takes parts in this role's content */
-    bool objects;           /* it needs a call's arguments as an object */
-    bool no_nulls;          /* it cannot take null as the content of an assistant's message */
-};
+_Static_assert(sizeof probes / sizeof *probes == PN_N_PROBES, "a probe for each role of chat_impl.h");
 
 /* --- rendering ------------------------------------------------------------------------------------------------------------ */
 
@@ -88,93 +80,12 @@ static int make_vars(const struct pn_chat *c, const struct pn_chat_input *in, st
     return 0;
 }
 
-/* --- making a conversation fit the template ----------------------------------------------------------------------------------- */
-
-static const struct pn_value *field(struct pn_value v, const char *name) {
-    return v.kind == PN_V_DICT ? pn_dict_find(v.dict, name, strlen(name)) : NULL;
-}
-
-/* Parts that are all text as one string; anything else stays. */
-static int join_parts(struct fo_region *r, struct pn_value *content, struct fo_err *e) {
-    struct pn_out t;
-    const struct pn_list *parts = content->list;
-    for (size_t i = 0; i < parts->n; i++) {
-        const struct pn_value *type = field(parts->v[i], "type"), *text = field(parts->v[i], "text");
-        if (!type || !text || text->kind != PN_V_STR ||
-            !pn_value_eq(*type, (struct pn_value){ .kind = PN_V_STR, .s = &(struct pn_str){ .s = "text", .len = 4 } }))
-            return 0;
-    }
-    pn_out_init(&t, REGION_BYTES);
-    for (size_t i = 0; i < parts->n; i++) pn_out_put_str(&t, *field(parts->v[i], "text"));
-    int rc = pn_out_pop(&t, 0, r, content, e);
-    pn_out_done(&t);
-    return rc;
-}
-
-/* A copy of a dict with one value replaced. */
-static int replace_field(struct fo_region *r, struct pn_value *dict, const char *name, struct pn_value v, struct fo_err *e) {
-    return pn_dict_with(r, *dict, name, v, dict, e);
-}
-
-/* One call: {"function": {"arguments": ...}} or {"arguments": ...}. Text that is no JSON object stays text. */
-static int parse_arguments(struct fo_region *r, struct pn_value *call, struct fo_err *e) {
-    const struct pn_value *function = field(*call, "function");
-    struct pn_value holder = function && function->kind == PN_V_DICT ? *function : *call, *json;
-    const struct pn_value *arguments = field(holder, "arguments");
-    if (!arguments || arguments->kind != PN_V_STR) return 0;
-    struct fo_err unused = { 0 };
-    if (pn_value_from_json(r, arguments->s->s, arguments->s->len, &json, &unused)) return 0;
-    if (json->kind != PN_V_DICT) return 0;
-    if (replace_field(r, &holder, "arguments", *json, e)) return e->code;
-    if (!function || function->kind != PN_V_DICT) {
-        *call = holder;
-        return 0;
-    }
-    return replace_field(r, call, "function", holder, e);
-}
-
-static int fit_message(const struct pn_chat *c, struct fo_region *r, struct pn_value *message, struct fo_err *e) {
-    const struct pn_value *role = field(*message, "role"), *content = field(*message, "content"), *calls = field(*message, "tool_calls");
-    bool lists = false;
-    for (size_t i = 0; role && i < N_PROBES; i++)
-        if (pn_str_is(*role, probes[i].role, strlen(probes[i].role))) lists = c->lists[i];
-    if (content && content->kind == PN_V_LIST && !lists) {
-        struct pn_value joined = *content;
-        if (join_parts(r, &joined, e)) return e->code;
-        if (joined.kind == PN_V_STR && replace_field(r, message, "content", joined, e)) return e->code;
-    }
-    if (content && content->kind == PN_V_NULL && c->no_nulls) {
-        struct pn_value empty;
-        if (!pn_str_view(r, "", 0, PN_BY_USER, &empty)) return fo_fail(e, FO_ENOMEM, "no memory for a message");
-        if (replace_field(r, message, "content", empty, e)) return e->code;
-    }
-    if (!c->objects || !calls || calls->kind != PN_V_LIST) return 0;
-    struct pn_value list;
-    if (pn_list_new(r, calls->list->n ? calls->list->v : NULL, calls->list->n, PN_SEQ_LIST, &list, e)) return e->code;
-    for (size_t i = 0; i < list.list->n; i++)
-        if (parse_arguments(r, &list.list->v[i], e)) return e->code;
-    list.mark = PN_BY_USER;
-    return pn_list_seal(list, e) ? (int)e->code : replace_field(r, message, "tool_calls", list, e);
-}
-
-static int fit(const struct pn_chat *c, struct fo_region *r, struct pn_value *messages, struct fo_err *e) {
-    struct pn_value list;
-    if (messages->kind != PN_V_LIST) return fo_fail(e, FO_EINVAL, "messages must be an array");
-    if (pn_list_new(r, messages->list->n ? messages->list->v : NULL, messages->list->n, PN_SEQ_LIST, &list, e)) return e->code;
-    for (size_t i = 0; i < list.list->n; i++)
-        if (fit_message(c, r, &list.list->v[i], e)) return e->code;
-    list.mark = PN_BY_USER;
-    if (pn_list_seal(list, e)) return e->code;
-    *messages = list;
-    return 0;
-}
-
 static int render_in(const struct pn_chat *c, const struct pn_chat_input *in, struct fo_region *r, const struct pn_jinja_limits *limits,
                      struct pn_render *ret, struct fo_err *e) {
     struct pn_value *messages, list, vars;
     if (pn_value_from_json(r, in->messages_json, strlen(in->messages_json), &messages, e)) return fo_wrap(e, "messages");
     list = *messages;
-    if (!in->as_is && fit(c, r, &list, e)) return e->code;
+    if (!in->as_is && pn_chat_fit(c, in, r, &list, e)) return e->code;
     if (make_vars(c, in, list, r, &vars, e)) return e->code;
     return pn_jinja_render(c->jinja, r, &vars, limits, in->raised, ret, e);
 }
@@ -262,10 +173,32 @@ static bool refuses_nulls(const struct pn_chat *c) {
     return yes;
 }
 
+/* A system message has to be put in front of the user's own where the template takes none. */
+static bool refuses_system(const struct pn_chat *c) {
+    struct pn_render with = { 0 }, without = { 0 };
+    bool yes = try(c, "[{\"role\":\"user\",\"content\":", "\"pn-probe\"", "}]", &without) &&
+               !(try(c, probes[1].before, "\"pn-probe\"", probes[1].after, &with) && contains(&with, "pn-probe"));
+    pn_render_done(&with);
+    pn_render_done(&without);
+    return yes;
+}
+
+/* Mistral's templates take ids of calls of nine letters and digits, and no others. */
+static bool needs_short_ids(const struct pn_chat *c) {
+    static const char before[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"type\":\"function\",\"function\":"
+                                 "{\"name\":\"f\",\"arguments\":{}},\"id\":";
+    static const char after[] = "}]}]";
+    struct pn_render long_id = { 0 }, short_id = { 0 };
+    bool yes = !try(c, before, "\"call_0123456789abcdef\"", after, &long_id) && try(c, before, "\"call00001\"", after, &short_id);
+    pn_render_done(&long_id);
+    pn_render_done(&short_id);
+    return yes;
+}
+
 /* --- open and close --------------------------------------------------------------------------------------------------------------- */
 
-/* Takes over bos and eos (heap). */
-static int chat_new(const char *text, size_t len, enum pn_chat_source source, char *bos, char *eos, struct pn_chat **ret,
+/* Takes over bos and eos (heap); tok as pn_dialect_new has it. */
+static int chat_new(const char *text, size_t len, enum pn_chat_source source, const struct fo_tok *tok, char *bos, char *eos, struct pn_chat **ret,
                     struct fo_err *e) {
     struct pn_chat *c = calloc(1, sizeof *c);
     if (!c || !bos || !eos) {
@@ -284,9 +217,15 @@ static int chat_new(const char *text, size_t len, enum pn_chat_source source, ch
         fo_wrap(&c->state, "chat template");
     }
     if (c->jinja) {
-        for (size_t i = 0; i < N_PROBES; i++) c->lists[i] = takes_lists(c, &probes[i]);
+        for (size_t i = 0; i < PN_N_PROBES; i++) c->lists[i] = takes_lists(c, &probes[i]);
         c->objects = needs_objects(c);
         c->no_nulls = refuses_nulls(c);
+        c->no_system = refuses_system(c);
+        c->short_ids = needs_short_ids(c);
+    }
+    if (pn_dialect_new(c, tok, &c->dialect, e)) {
+        pn_chat_free(c);
+        return e->code;
     }
     *ret = c;
     return 0;
@@ -315,19 +254,24 @@ int pn_chat_open(const struct fo_gguf *g, const struct fo_tok *tok, const char *
             text = (struct fo_str){ chatml, sizeof chatml - 1 };
         }
     }
-    return chat_new(text.s, text.len, source, token_text(tok, fo_tok_bos(tok)), token_text(tok, fo_tok_eos(tok)), ret, e);
+    return chat_new(text.s, text.len, source, tok, token_text(tok, fo_tok_bos(tok)), token_text(tok, fo_tok_eos(tok)), ret, e);
 }
 
 int pn_chat_open_text(const char *text, size_t len, const char *bos, const char *eos, struct pn_chat **ret, struct fo_err *e) {
-    return chat_new(text, len, PN_CHAT_OVERRIDE, strdup(bos ? bos : ""), strdup(eos ? eos : ""), ret, e);
+    return chat_new(text, len, PN_CHAT_OVERRIDE, NULL, strdup(bos ? bos : ""), strdup(eos ? eos : ""), ret, e);
 }
 
 void pn_chat_free(struct pn_chat *c) {
     if (!c) return;
+    pn_dialect_free(c->dialect);
     pn_jinja_free(c->jinja);
     free(c->bos);
     free(c->eos);
     free(c);
+}
+
+const struct pn_dialect *pn_chat_dialect(const struct pn_chat *c) {
+    return c->dialect;
 }
 
 enum pn_chat_source pn_chat_source(const struct pn_chat *c) {

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/chat.h"
+#include "engine/dialect.h"
 #include "engine/jinja.h"
 #include "engine/model.h"
 #include "foundry/base/buf.h"
@@ -59,6 +60,8 @@ int pn_text_encode_chat(const struct pn_model *m, const struct pn_chat_input *in
     if (!t || pn_chat_render(pn_model_chat(m), in, &r, e)) return e->code;
     bool add_bos = fo_tok_add_bos(t) && fo_tok_bos(t) >= 0 && !has_bos(t, &r);
     int code = fo_tok_encode(t, r.text, r.len, r.user, FO_TOK_SPECIAL, max_ids, &ids, e);
+    /* What a user wrote at the end opens nothing. */
+    bool in_reasoning = in->add_generation_prompt && r.len > 0 && !r.user[r.len - 1] && pn_dialect_begins_in_reasoning(pn_chat_dialect(pn_model_chat(m)), r.text, r.len);
     pn_render_done(&r);
     if (code) return e->code;
     if (add_bos) {
@@ -72,6 +75,7 @@ int pn_text_encode_chat(const struct pn_model *m, const struct pn_chat_input *in
         ids.ids = more;
         ids.n++;
     }
+    ret->in_reasoning = in_reasoning;
     return take(ids, ret, e);
 }
 

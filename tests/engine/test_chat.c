@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "engine/chat.h"
+#include "engine/dialect.h"
 #include "engine/jinja.h"
 #include "engine/value_impl.h"
 #include "foundry/base/buf.h"
@@ -132,10 +133,68 @@ static void a_null_content_is_empty_where_the_template_cannot_take_it(void **sta
         { "{% for m in messages %}{{ m.content if m.content is not none else '-' }};{% endfor %}", "q;-;" },      /* it knows null */
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        struct pn_chat *c = open_text(cases[i].text);
+        char text[256];
+        snprintf(text, sizeof text, "{%% if tools %%}{{ tools }}{%% endif %%}%s", cases[i].text); /* it knows of functions: its calls are its own affair */
+        struct pn_chat *c = open_text(text);
         expect(c, (struct pn_chat_input){ .messages_json = CALL("{}") }, cases[i].want);
         pn_chat_free(c);
     }
+}
+
+#define PLAIN "{% for m in messages %}[{{ m.role + ':' + m.content }}]{% endfor %}"
+#define TOOLS "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"does it\",\"parameters\":{\"type\":\"object\"}}}]"
+#define DESCRIPTION                                                                                                                        \
+    "These functions can be called, each given as a JSON object:\n{\"name\": \"f\", \"description\": \"does it\", \"parameters\": {\"type\": \"object\"}}\n"  \
+    "A call is written like this, with the function's name and an object of its arguments:\n<tool_call>\n{\"name\": \"NAME\", \"arguments\": {}}\n</tool_call>\n" \
+    "An answer that calls functions holds the calls and nothing else. Their results come next, each between <tool_response> and </tool_response>."
+
+static void a_template_that_knows_no_functions_is_told_of_them_in_words(void **state) {
+    (void)state;
+    struct pn_chat *c = open_text(PLAIN);
+    assert_true(pn_dialect_is_ours(pn_chat_dialect(c)));
+    expect(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"user\",\"content\":\"q\"}]", .tools_json = TOOLS }, "[system:" DESCRIPTION "][user:q]");
+    expect(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"system\",\"content\":\"Be kind\"},{\"role\":\"user\",\"content\":\"q\"}]", .tools_json = TOOLS },
+           "[system:Be kind\n\n" DESCRIPTION "][user:q]");
+    expect(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"user\",\"content\":\"q\"}]" }, "[user:q]");
+    expect(c,
+           (struct pn_chat_input){ .messages_json = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":null,\"tool_calls\":["
+                                                    "{\"id\":\"1\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"a\\\": 1}\"}},"
+                                                    "{\"id\":\"2\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{}}}]},"
+                                                    "{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":\"one\"},"
+                                                    "{\"role\":\"tool\",\"tool_call_id\":\"2\",\"content\":[{\"type\":\"text\",\"text\":\"two\"}]},{\"role\":\"assistant\",\"content\":\"So.\"}]" },
+           "[user:q][assistant:<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a\": 1}}\n</tool_call>\n<tool_call>\n{\"name\": \"f\", \"arguments\": {}}\n</tool_call>]"
+           "[user:<tool_response>\none\n</tool_response>\n<tool_response>\ntwo\n</tool_response>][assistant:So.]");
+    pn_chat_free(c);
+    c = open_text("{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no system') }}{% endif %}[{{ m.role + ':' + m.content }}]{% endfor %}");
+    expect(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"user\",\"content\":\"q\"}]", .tools_json = TOOLS }, "[user:" DESCRIPTION "\n\nq]");
+    pn_chat_free(c);
+}
+
+static void ids_of_calls_are_short_where_the_template_takes_no_others(void **state) {
+    (void)state;
+    static const char strict[] = "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id|length != 9 %}{{ raise_exception('nine!') }}{% endif %}"
+                                 "[TOOL_CALLS][{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}, \"id\": \"{{ c.id }}\"}]{% endfor %}"
+                                 "{% if m.role == 'tool' %}<{{ m.tool_call_id }}>{% endif %}{% endfor %}{{ tools }}";
+    static const char messages[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call_0123456789abcdef01234567\",\"type\":\"function\","
+                                   "\"function\":{\"name\":\"f\",\"arguments\":{}}}]},{\"role\":\"tool\",\"tool_call_id\":\"call_0123456789abcdef01234567\",\"content\":\"r\"}]";
+    struct pn_chat *c = open_text(strict);
+    struct pn_render r;
+    struct fo_err e;
+    const struct pn_chat_input in = { .messages_json = messages };
+    if (pn_chat_render(c, &in, &r, &e)) fail_msg("%s", e.msg);
+    const char *id = strstr(r.text, "\"id\": \"") + 7, *again = strchr(strstr(r.text, "}]"), '<') + 1;
+    assert_int_equal(strcspn(id, "\""), 9);
+    assert_int_equal(strcspn(again, ">"), 9);
+    assert_memory_equal(id, again, 9);
+    pn_render_done(&r);
+    expect(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"tool\",\"tool_call_id\":\"abcDEF123\",\"content\":\"r\"}]" }, "<abcDEF123>None");
+    pn_chat_free(c);
+    c = open_text("{% for m in messages %}{% for c in m.tool_calls or [] %}[TOOL_CALLS][{\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments|tojson }}, \"id\": \"{{ c.id }}\"}]"
+                  "{% endfor %}{% endfor %}{{ tools }}");
+    if (pn_chat_render(c, &in, &r, &e)) fail_msg("%s", e.msg);
+    assert_non_null(strstr(r.text, "call_0123456789abcdef01234567"));
+    pn_render_done(&r);
+    pn_chat_free(c);
 }
 
 static void a_template_sees_the_usual_variables(void **state) {
@@ -381,6 +440,8 @@ int main(void) {
         cmocka_unit_test(parts_reach_a_template_that_handles_lists),
         cmocka_unit_test(a_null_content_is_empty_where_the_template_cannot_take_it),
         cmocka_unit_test(arguments_as_text_become_objects_where_the_template_needs_them),
+        cmocka_unit_test(a_template_that_knows_no_functions_is_told_of_them_in_words),
+        cmocka_unit_test(ids_of_calls_are_short_where_the_template_takes_no_others),
         cmocka_unit_test(a_template_sees_the_usual_variables),
         cmocka_unit_test(bos_is_the_templates_and_extra_variables_are_a_users),
         cmocka_unit_test(what_a_template_raises_is_the_whole_message),
