@@ -1,10 +1,14 @@
 /* The trie over a vocabulary: see tokens.h. Tokens are sorted by their bytes; then one pass over the sorted list meets the nodes in
- * depth-first order, a token adding those that it does not share with the one before. */
+ * depth-first order, a token adding those that it does not share with the one before.
+ *
+ * Control tokens stand in it behind the byte PN_MARK, all in one branch: a grammar that asks for none of them leaves it with its first step. A
+ * token of plain bytes that has this byte (a vocabulary of bytes has one) is left out, or it could begin what only a control token may be. */
 #include "engine/grammar/tokens.h"
 
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/dialect.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "foundry/tok.h"
@@ -82,6 +86,18 @@ static int fail_memory(struct pn_tokens *v, struct fo_err *e) {
     return fo_fail(e, FO_ENOMEM, "no memory for the trie of a vocabulary");
 }
 
+/* What a token that ends nothing is to a grammar; nothing for one that none can allow. */
+static void put_bytes(const struct fo_tok *t, int32_t id, struct fo_buf *text) {
+    bool control = fo_tok_is_control(t, id);
+    size_t before = text->len;
+    if (control) fo_buf_putc(text, (char)PN_MARK);
+    size_t own = text->len;
+    fo_tok_piece(t, id, control, text);
+    if (text->failed || text->len == before) return;
+    bool none = text->len == own || memchr(text->data + own, PN_MARK, text->len - own);
+    if (none) text->data[text->len = before] = '\0';
+}
+
 int pn_tokens_new(const struct fo_tok *t, struct pn_tokens **ret, struct fo_err *e) {
     struct pn_tokens *v = calloc(1, sizeof *v);
     if (!v) return fail_memory(v, e);
@@ -97,8 +113,8 @@ int pn_tokens_new(const struct fo_tok *t, struct pn_tokens **ret, struct fo_err 
         size_t before = text.len;
         if (fo_tok_is_end(t, id))
             v->ends[v->n_ends++] = id;
-        else if (!fo_tok_is_control(t, id))
-            fo_tok_piece(t, id, false, &text);
+        else
+            put_bytes(t, id, &text);
         if (text.failed) break;
         if (text.len - before > MAX_TOKEN_BYTES) text.data[text.len = before] = '\0'; /* no text of a token, and no depth of a trie */
         v->text_at[id + 1] = (uint32_t)text.len;

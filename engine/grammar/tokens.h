@@ -23,7 +23,7 @@ struct pn_tokens {
     struct pn_token_node *nodes; /* [n_nodes] */
     uint64_t (*below)[4];        /* [n_below], the first is nothing */
     uint32_t n_below;
-    int32_t *ids;                /* [n_ids] tokens that have bytes and are no control tokens, sorted by their bytes */
+    int32_t *ids;                /* [n_ids] tokens that have bytes, sorted by them; a control token's are PN_MARK (dialect.h) and its text */
     int32_t (*twins)[2];         /* [n_twins] a token and an earlier one of the same bytes, which has the node */
     uint32_t n_twins;
     int32_t *ends;               /* [n_ends] those that end a generation */
