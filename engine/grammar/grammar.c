@@ -12,10 +12,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/dialect.h"
 #include "engine/grammar/front.h"
 #include "engine/grammar/gbnf.h"
 #include "engine/grammar/ir.h"
+#include "engine/grammar/json_object.h"
 #include "engine/grammar/masks.h"
+#include "engine/grammar/pieces.h"
 #include "engine/grammar/regex.h"
 #include "engine/grammar/schema.h"
 #include "foundry/base/clock.h"
@@ -65,8 +68,12 @@ static int build_choice(struct pn_ir *ir, const char *text, size_t len, struct f
     for (size_t at = 0; at + sizeof n <= len && rc == 0; at += n) {
         memcpy(&n, text + at, sizeof n);
         at += sizeof n;
-        rc = n > len - at ? (int)fo_fail(e, FO_EINTERNAL, "a choice of %u bytes where %zu are left", n, len - at)
-                          : pn_front_push(&f, pn_ir_literal(ir, text + at, n));
+        if (n > len - at)
+            rc = (int)fo_fail(e, FO_EINTERNAL, "a choice of %u bytes where %zu are left", n, len - at);
+        else if (memchr(text + at, PN_MARK, n))
+            rc = (int)fo_fail(e, FO_EFORMAT, "a choice that is not UTF-8");
+        else
+            rc = pn_front_push(&f, pn_ir_literal(ir, text + at, n));
     }
     if (rc == 0) {
         pn_ir_define(ir, rule, pn_front_alt(&f, 0));
@@ -77,19 +84,21 @@ static int build_choice(struct pn_ir *ir, const char *text, size_t len, struct f
     return rc;
 }
 
-/* Blanks are bounded, so that no answer is all blanks: what stands between two tokens of JSON is at most a line break and some indent. */
-static const char json_object[] = "root ::= object\n"
-                                  "value ::= object | array | string | number | \"true\" | \"false\" | \"null\"\n"
-                                  "object ::= \"{\" ws ( member ( \",\" ws member )* )? \"}\"\n"
-                                  "member ::= string ws \":\" ws value ws\n"
-                                  "array ::= \"[\" ws ( value ws ( \",\" ws value ws )* )? \"]\"\n"
-                                  "string ::= \"\\\"\" ( [^\"\\\\\\x00-\\x1F] | \"\\\\\" ( [\"\\\\/bfnrt] | \"u\" [0-9a-fA-F]{4} ) )* \"\\\"\"\n"
-                                  "number ::= \"-\"? ( \"0\" | [1-9] [0-9]{0,30} ) ( \".\" [0-9]{1,30} )? ( [eE] [-+]? [0-9]{1,4} )?\n"
-                                  "ws ::= \" \"? | \"\\r\"? \"\\n\" [ \\t]{0,64}\n";
+/* See json_object.h. */
+const char pn_json_object[] = "root ::= object\n"
+                              "value ::= object | array | string | number | \"true\" | \"false\" | \"null\"\n"
+                              "object ::= \"{\" ws ( member ( \",\" ws member )* )? \"}\"\n"
+                              "member ::= string ws \":\" ws value ws\n"
+                              "array ::= \"[\" ws ( value ws ( \",\" ws value ws )* )? \"]\"\n"
+                              "string ::= \"\\\"\" ( [^\"\\\\\\x00-\\x1F] | \"\\\\\" ( [\"\\\\/bfnrt] | \"u\" escaped ) )* \"\\\"\"\n"
+                              "escaped ::= ( [0-9a-ce-fA-CE-F] hex | [dD] [0-7] ) hex hex | [dD] [89abAB] hex hex \"\\\\u\" [dD] [c-fC-F] hex hex\n"
+                              "hex ::= [0-9a-fA-F]\n"
+                              "number ::= \"-\"? ( \"0\" | [1-9] [0-9]{0,30} ) ( \".\" [0-9]{1,30} )? ( [eE] [-+]? [0-9]{1,4} )?\n"
+                              "ws ::= \" \"? | \"\\r\"? \"\\n\" [ \\t]{0,64}\n";
 
 static int build_json_object(struct pn_ir *ir, const char *text, size_t len, struct fo_err *e) {
     (void)text, (void)len;
-    return pn_gbnf_build(ir, json_object, sizeof json_object - 1, e);
+    return pn_gbnf_build(ir, pn_json_object, sizeof pn_json_object - 1, e);
 }
 
 static int build_json_schema(struct pn_ir *ir, const char *text, size_t len, struct fo_err *e) {
@@ -107,6 +116,7 @@ static const struct {
     [PN_GRAMMAR_CHOICE] = { "choice", build_choice },
     [PN_GRAMMAR_JSON_OBJECT] = { "json_object", build_json_object },
     [PN_GRAMMAR_JSON_SCHEMA] = { "json_schema", build_json_schema },
+    [PN_GRAMMAR_PIECES] = { "pieces", pn_pieces_build },
 };
 
 /* --- one grammar ------------------------------------------------------------------------------- */
@@ -153,7 +163,7 @@ static int compile(struct trie *trie, enum pn_grammar_kind kind, const char *tex
     pn_ir_free(ir);
     if (rc != 0) {
         pn_grammar_put(g);
-        if (e->line > 0 && kind != PN_GRAMMAR_JSON_OBJECT) fo_wrap(e, "line %d, column %d", e->line, e->col);
+        if (e->line > 0 && kind != PN_GRAMMAR_JSON_OBJECT && kind != PN_GRAMMAR_PIECES) fo_wrap(e, "line %d, column %d", e->line, e->col);
         return rc;
     }
     clock_gettime(CLOCK_MONOTONIC, &to);

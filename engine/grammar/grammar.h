@@ -22,6 +22,7 @@ enum pn_grammar_kind {
     PN_GRAMMAR_CHOICE,      /* one of several texts, each behind its length in four bytes of the host's order */
     PN_GRAMMAR_JSON_OBJECT, /* any JSON object; its text is empty */
     PN_GRAMMAR_JSON_SCHEMA, /* grammar/schema.h: JSON that the schema accepts */
+    PN_GRAMMAR_PIECES,      /* grammar/pieces.h: put together by the engine, never a request's own text */
     PN_N_GRAMMARS
 };
 

@@ -6,7 +6,7 @@
  * where it is a set of shapes again. Strings and numbers are automata inside (schema_dfa.c), because those can be joined and turned round.
  *
  * What stands in properties and items is not looked into: a rule is made for it, named by the schemas that all hold there, and written when
- * its turn comes (schema_emit.c). Schemas that recur are the same rule again; recursion ends by itself, and nothing recurses with an
+ * its turn comes (schema_emit.c), which is when the document is closed. Schemas that recur are the same rule again; recursion ends by itself, and nothing recurses with an
  * instance's depth.
  *
  * All of this is bounded: the schema's size and depth, the memory, and the work, which is counted. */
@@ -86,8 +86,8 @@ void *pn_sc_alloc(struct pn_sc *c, size_t n, size_t size) {
 }
 
 void pn_sc_work(struct pn_sc *c, uint64_t n) {
-    c->work += n;
-    if (c->work > PN_SC_MAX_WORK) pn_sc_fail(c, FO_ELIMIT, c->at, c->at_key, "working it out takes too many steps");
+    *c->work += n;
+    if (*c->work > PN_SC_MAX_WORK) pn_sc_fail(c, FO_ELIMIT, c->at, c->at_key, "working it out takes too many steps");
 }
 
 /* --- where everything is ----------------------------------------------------------------------- */
@@ -299,48 +299,86 @@ uint32_t pn_sc_rule(struct pn_sc *c, const struct pn_term *terms, uint32_t n) {
 }
 
 /* --- the whole --------------------------------------------------------------------------------- */
-static void compile(struct pn_sc *c) {
-    struct fo_err e;
+struct pn_schema {
+    struct pn_sc c;
+    json_t *root, *object; /* object: {"type": "object"} */
+};
+
+static int fail_memory(struct pn_schema *s, struct fo_err *e) {
+    if (s) {
+        json_decref(s->root);
+        json_decref(s->object);
+    }
+    free(s);
+    return (int)fo_fail(e, FO_ENOMEM, "no memory for a JSON Schema");
+}
+
+int pn_schema_open(const char *json, size_t len, char escaped, struct pn_ir *ir, uint64_t *work, struct pn_schema **ret, struct fo_err *e) {
+    json_error_t parse;
+    if (len > PN_SCHEMA_MAX_BYTES)
+        return (int)fo_fail_need(e, FO_ELIMIT, len, PN_SCHEMA_MAX_BYTES, "JSON Schema: it is larger than %d KiB", PN_SCHEMA_MAX_BYTES >> 10);
+    json_t *root = json_loadb(json, len, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &parse);
+    if (!root)
+        return (int)fo_fail_at(e, FO_EFORMAT, parse.line > 0 ? parse.line : 1, parse.column > 0 ? parse.column : 1, "JSON Schema: %s", parse.text);
+    struct pn_schema *s = calloc(1, sizeof *s);
+    if (!s) {
+        json_decref(root);
+        return fail_memory(NULL, e);
+    }
+    s->root = root;
+    if (!(s->object = json_pack("{s:s}", "type", "object"))) return fail_memory(s, e);
+    s->c = (struct pn_sc){ .ir = ir, .root = root, .escaped = (unsigned char)escaped, .work = work };
+    struct pn_sc *c = &s->c;
+    fo_region_init(&c->r, PN_SC_REGION_BYTES);
     note(c, c->root, (struct pn_sc_place){ 0 }, 0, true);
     if (c->n_places > 1) qsort(c->places, c->n_places, sizeof *c->places, by_place);
     pn_sc_numbers(c);
     c->character = pn_ir_rule(c->ir, "", 0, 0, 0);
-    pn_ir_define(c->ir, c->character, pn_json_chars(c->ir, NULL, 0, true));
-    pn_ir_root(c->ir, pn_sc_rule(c, &(struct pn_term){ c->root, false }, 1));
-    for (uint32_t i = 0; i < c->n_rules && c->err.code == FO_OK && pn_ir_state(c->ir, &e) == 0; i++) {
+    pn_ir_define(c->ir, c->character, pn_json_chars(c, NULL, 0, true));
+    *ret = s;
+    return 0;
+}
+
+uint32_t pn_schema_part(struct pn_schema *s, const char *property, enum pn_schema_form form, const char *mark, const char *end) {
+    struct pn_sc *c = &s->c;
+    const json_t *part = property ? json_object_get(json_object_get(s->root, "properties"), property) : s->root;
+    if (!part || c->err.code) return 0;
+    struct pn_term terms[] = { { part, false }, { s->object, false } };
+    if (form != PN_SCHEMA_TEXT) return pn_sc_rule(c, terms, form == PN_SCHEMA_OBJECT ? 2 : 1);
+    c->at = part;
+    c->at_key = NULL;
+    uint32_t rule = pn_ir_rule(c->ir, "", 0, 0, 0);
+    pn_ir_define(c->ir, rule, pn_text_bare(c, pn_sc_expand(c, terms[0]), mark, end));
+    return rule;
+}
+
+int pn_schema_close(struct pn_schema *s, char pointer[PN_SCHEMA_POINTER_BYTES], struct fo_err *e) {
+    struct pn_sc *c = &s->c;
+    struct fo_err state;
+    for (uint32_t i = 0; i < c->n_rules && e->code == FO_OK && c->err.code == FO_OK && pn_ir_state(c->ir, &state) == 0; i++) {
         struct pn_sc_rule r = c->rules[i];
         c->at = r.terms.n > 0 ? r.terms.list[0].schema : c->root;
         c->at_key = NULL;
         pn_ir_define(c->ir, r.rule, pn_sc_emit(c, pn_sc_expand_all(c, r.terms)));
     }
+    if (e->code == FO_OK && c->err.code != FO_OK) {
+        memcpy(pointer, c->pointer, PN_SCHEMA_POINTER_BYTES);
+        *e = c->err;
+    }
+    if (e->code == FO_OK) pn_ir_state(c->ir, e);
+    fo_region_done(&c->r);
+    json_decref(s->root);
+    json_decref(s->object);
+    free(s);
+    return (int)e->code;
 }
 
 int pn_schema_compile(const char *json, size_t len, struct pn_ir *ir, char pointer[PN_SCHEMA_POINTER_BYTES], struct fo_err *e) {
-    json_error_t parse;
+    struct pn_schema *s;
+    uint64_t work = 0;
     pointer[0] = '\0';
-    if (len > PN_SCHEMA_MAX_BYTES)
-        return fo_fail_need(e, FO_ELIMIT, len, PN_SCHEMA_MAX_BYTES, "JSON Schema: it is larger than %d KiB", PN_SCHEMA_MAX_BYTES >> 10);
-    json_t *root = json_loadb(json, len, JSON_DECODE_ANY | JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, &parse);
-    if (!root)
-        return fo_fail_at(e, FO_EFORMAT, parse.line > 0 ? parse.line : 1, parse.column > 0 ? parse.column : 1, "JSON Schema: %s",
-                          parse.text);
-    struct pn_sc *c = calloc(1, sizeof *c);
-    if (!c) {
-        json_decref(root);
-        return fo_fail(e, FO_ENOMEM, "no memory for a JSON Schema");
-    }
-    c->ir = ir;
-    c->root = root;
-    c->pointer = pointer;
-    fo_region_init(&c->r, PN_SC_REGION_BYTES);
-    compile(c);
-    int rc = (int)c->err.code;
-    if (rc)
-        *e = c->err;
-    else
-        rc = pn_ir_state(ir, e);
-    fo_region_done(&c->r);
-    free(c);
-    json_decref(root);
-    return rc;
+    if (pn_schema_open(json, len, '\0', ir, &work, &s, e)) return (int)e->code;
+    pn_ir_root(ir, pn_schema_part(s, NULL, PN_SCHEMA_JSON, "", ""));
+    e->code = FO_OK;
+    return pn_schema_close(s, pointer, e);
 }

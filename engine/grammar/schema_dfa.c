@@ -236,6 +236,56 @@ const struct pn_dfa *pn_dfa_length(struct pn_sc *c, uint32_t min, uint32_t max) 
     return dfa;
 }
 
+/* --- up to a mark ------------------------------------------------------------------------------ */
+enum { MAX_MARK = 64 };
+
+/* The characters of a text; a byte that is no UTF-8 is one that no text has. */
+static uint32_t points(const char *utf8, uint32_t ret[MAX_MARK]) {
+    uint32_t n = 0;
+    for (size_t len = strlen(utf8), used; len > 0 && n < MAX_MARK; utf8 += used, len -= used) {
+        uint32_t ch = fo_utf8_next(utf8, len, &used);
+        if (ch == FO_UNICODE_END) used = 1;
+        ret[n++] = ch <= PN_SC_MAX_CHAR ? ch : UINT32_MAX;
+    }
+    return n;
+}
+
+/* How much of the mark stands at the end, one character on (Knuth, Morris and Pratt). */
+static uint32_t marked(const uint32_t *mark, const uint32_t *fail, uint32_t have, uint32_t ch) {
+    while (have > 0 && mark[have] != ch) have = fail[have];
+    return mark[have] == ch ? have + 1 : 0;
+}
+
+const struct pn_dfa *pn_dfa_before(struct pn_sc *c, const char *mark, const char *end) {
+    uint32_t m[MAX_MARK], tail[MAX_MARK], fail[MAX_MARK + 1] = { 0 }, n = points(mark, m), n_tail = points(end, tail);
+    const char *first = strstr(end, mark);
+    struct pn_dfa_build b = { .c = c };
+    if (n == 0 || c->err.code) return NULL;
+    if (!first || n == MAX_MARK || n_tail == MAX_MARK) {
+        pn_sc_fail(c, FO_EINTERNAL, c->at, NULL, "the end of a text without its mark, or longer than %d characters", MAX_MARK - 1);
+        return NULL;
+    }
+    for (uint32_t i = 1; i < n; i++) fail[i + 1] = marked(m, fail, fail[i], m[i]);
+    /* State i: the first i characters of the mark stand at the end; state n: all of them have stood somewhere. */
+    uint32_t lead[MAX_MARK], whole = points(end, lead) - points(first, lead) + n;
+    for (uint32_t state = 0; state <= n && c->err.code == FO_OK; state++) {
+        uint32_t at = 0, have = state, from = b.n_edges;
+        while (have < n && at < n_tail) have = marked(m, fail, have, tail[at++]);
+        pn_dfa_state(&b, state < n && at == whole);
+        for (uint32_t next = 0; next <= PN_SC_MAX_CHAR && state < n;) { /* the mark's characters in ascending order, and what is between them */
+            uint32_t ch = UINT32_MAX;
+            for (uint32_t i = 0; i < n; i++)
+                if (m[i] >= next && m[i] < ch) ch = m[i];
+            if (ch > next) edge_merged(&b, from, ch > PN_SC_MAX_CHAR ? PN_SC_MAX_CHAR : ch - 1, 0);
+            if (ch > PN_SC_MAX_CHAR) break;
+            edge_merged(&b, from, ch, marked(m, fail, state, ch));
+            next = ch + 1;
+        }
+        if (state == n) edge_merged(&b, from, PN_SC_MAX_CHAR, n);
+    }
+    return c->err.code ? NULL : pn_dfa_done(&b);
+}
+
 /* --- numbers ----------------------------------------------------------------------------------- */
 const struct pn_dfa *pn_dfa_digits(struct pn_sc *c, uint64_t (*next)(const void *ctx, uint64_t code, char ch),
                                    bool (*accept)(const void *ctx, uint64_t code), const void *ctx) {

@@ -147,13 +147,13 @@ struct pn_sc {
     struct pn_ir *ir;
     struct fo_region r;
     struct fo_err err;
-    char *pointer;
+    char pointer[PN_SCHEMA_POINTER_BYTES]; /* where err is */
     const struct json_t *root;
     struct pn_sc_place *places; /* [n_places], by value */
     uint32_t n_places, cap_places;
     struct pn_sc_rule *rules;
     uint32_t n_rules, cap_rules, buckets[PN_SC_BUCKETS];
-    uint64_t work;
+    uint64_t *work;          /* so far, over all schemas of a grammar */
     unsigned depth, tracked; /* tracked: within a schema that asks for what was not evaluated */
     struct pn_regex_memo *regexes;
     struct pn_dfa_memo *ands[PN_SC_MEMO_BUCKETS], *lengths;
@@ -162,6 +162,7 @@ struct pn_sc {
     const struct json_t *at;                           /* the schema that is being looked at: where a failure is */
     const char *at_key;
     uint32_t character; /* the rule of one, within a string */
+    uint32_t escaped;   /* this one is never bare within a string; 0 = none */
 };
 
 /* --- schema.c ---------------------------------------------------------------------------------- */
@@ -224,6 +225,8 @@ const struct pn_dfa *pn_dfa_and(struct pn_sc *c, const struct pn_dfa *a, const s
 const struct pn_dfa *pn_dfa_not(struct pn_sc *c, const struct pn_dfa *a);
 const struct pn_dfa *pn_dfa_words(struct pn_sc *c, const char *const *words, const size_t *lens, uint32_t n);
 const struct pn_dfa *pn_dfa_length(struct pn_sc *c, uint32_t min, uint32_t max);
+/* The texts behind which `end` has the first `mark` there is, counted from their begin; mark "": NULL, any. */
+const struct pn_dfa *pn_dfa_before(struct pn_sc *c, const char *mark, const char *end);
 bool pn_dfa_run(const struct pn_dfa *a, const char *utf8, size_t len);
 uint32_t pn_utf8_next(const char **p, const char *end); /* the next character, which p then stands behind */
 /* From a function: code 0 is the start; next returns PN_DFA_DEAD for none. Over the characters of decimal numbers. */
@@ -256,13 +259,15 @@ const struct pn_dfa *pn_number_not(struct pn_sc *c, const struct pn_dfa *a);
 
 /* --- schema_text.c, schema_emit.c -------------------------------------------------------------- */
 /* pn_ir_chars, as a character within a JSON string: itself where it may stand, and each of its escapes. */
-uint32_t pn_json_chars(struct pn_ir *ir, const struct pn_ir_span *spans, size_t n, bool negated);
+uint32_t pn_json_chars(struct pn_sc *c, const struct pn_ir_span *spans, size_t n, bool negated);
 uint32_t pn_text_string(struct pn_sc *c, const char *s, size_t len); /* in its shortest spelling, with quotes */
 uint32_t pn_text_value(struct pn_sc *c, const struct json_t *v, unsigned depth);
 uint32_t pn_text_any_string(struct pn_sc *c);
 uint32_t pn_text_any_number(struct pn_sc *c);
 uint32_t pn_text_string_of(struct pn_sc *c, const struct pn_dfa *a, uint32_t min, uint32_t max); /* with quotes */
 uint32_t pn_text_number_of(struct pn_sc *c, const struct pn_dfa *a);
+/* The strings of a set as they are, and `end` behind each (pn_schema_part). */
+uint32_t pn_text_bare(struct pn_sc *c, struct pn_set set, const char *mark, const char *end);
 uint32_t pn_text_comma(struct pn_sc *c);
 uint32_t pn_text_colon(struct pn_sc *c);
 uint32_t pn_sc_emit(struct pn_sc *c, struct pn_set set);

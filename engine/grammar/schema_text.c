@@ -101,12 +101,26 @@ static bool within(const struct pn_ir_span *spans, size_t n, uint32_t ch) {
     return false;
 }
 
-uint32_t pn_json_chars(struct pn_ir *ir, const struct pn_ir_span *spans, size_t n, bool negated) {
-    static const struct pn_ir_span bare[] = { { ' ', '!' }, { '#', '[' }, { ']', PN_SC_MAX_CHAR } }; /* RFC 8259: unescaped */
+/* The characters that stand in a string as they are: RFC 8259's, without the one that is wanted escaped. Returns how many spans. */
+static size_t bare_spans(uint32_t escaped, struct pn_ir_span ret[4]) {
+    static const struct pn_ir_span bare[] = { { ' ', '!' }, { '#', '[' }, { ']', PN_SC_MAX_CHAR } };
+    size_t n = 0;
+    for (size_t i = 0; i < 3; i++) {
+        bool cut = escaped >= bare[i].first && escaped <= bare[i].last;
+        if (!cut || escaped > bare[i].first) ret[n++] = (struct pn_ir_span){ bare[i].first, cut ? escaped - 1 : bare[i].last };
+        if (cut && escaped < bare[i].last) ret[n++] = (struct pn_ir_span){ escaped + 1, bare[i].last };
+    }
+    return n;
+}
+
+uint32_t pn_json_chars(struct pn_sc *c, const struct pn_ir_span *spans, size_t n, bool negated) {
+    struct pn_ir *ir = c->ir;
+    struct pn_ir_span bare[4];
+    size_t n_bare = bare_spans(c->escaped, bare);
     static const char shorts[] = "\"\"\\\\//b\bf\fn\nr\rt\t";
     struct alts out = { .ir = ir };
     uint64_t letters[4] = { 0 };
-    for (size_t i = 0; i < 3; i++) { /* what is in both, or in the one and not the other */
+    for (size_t i = 0; i < n_bare; i++) { /* what is in both, or in the one and not the other */
         struct pn_ir_span in[64];
         size_t k = 0;
         if (negated) {
@@ -203,7 +217,7 @@ static uint32_t json_char(struct pn_sc *c, const struct pn_ir_span *spans, uint3
         if (memo->n == n && memcmp(memo->spans, spans, n * sizeof *spans) == 0) return pn_ir_ref(c->ir, memo->rule);
     if (!(memo = pn_sc_alloc(c, 1, sizeof *memo))) return 0;
     *memo = (struct pn_chars_memo){ spans, n, pn_ir_rule(c->ir, "", 0, 0, 0), *bucket }; /* the spans are the region's */
-    pn_ir_define(c->ir, memo->rule, pn_json_chars(c->ir, spans, n, false));
+    pn_ir_define(c->ir, memo->rule, pn_json_chars(c, spans, n, false));
     *bucket = memo;
     return pn_ir_ref(c->ir, memo->rule);
 }
@@ -308,6 +322,30 @@ uint32_t pn_text_string_of(struct pn_sc *c, const struct pn_dfa *a, uint32_t min
     return pn_ir_seq(c->ir, seq, 2);
 }
 
+uint32_t pn_text_bare(struct pn_sc *c, struct pn_set set, const char *mark, const char *end) {
+    const struct pn_dfa *before = pn_dfa_before(c, mark, end);
+    uint32_t *alts = pn_sc_alloc(c, (size_t)set.n + 1, sizeof *alts), n = 0, last = pn_ir_literal(c->ir, end, strlen(end));
+    for (uint32_t i = 0; i < set.n && c->err.code == FO_OK; i++) {
+        const struct pn_shape *s = &set.list[i];
+        const struct pn_dfa *a = s->dfa;
+        if (s->type != PN_T_STRING || s->min > s->max) continue;
+        if (s->values) {
+            const char **words = pn_sc_alloc(c, (size_t)s->n_values + 1, sizeof *words);
+            size_t *lens = pn_sc_alloc(c, (size_t)s->n_values + 1, sizeof *lens);
+            for (uint32_t k = 0; k < s->n_values && c->err.code == FO_OK; k++) {
+                words[k] = json_string_value(s->values[k]);
+                lens[k] = json_string_length(s->values[k]);
+            }
+            a = c->err.code ? NULL : pn_dfa_words(c, words, lens, s->n_values);
+        } else if (s->min > 0 || s->max != PN_SC_NO_END) {
+            a = pn_dfa_and(c, a, pn_dfa_length(c, s->min, s->max));
+        }
+        if (!(a = pn_dfa_and(c, a, before)) && c->err.code == FO_OK) a = pn_dfa_length(c, 0, PN_SC_NO_END); /* anything at all */
+        if (a && a->some) alts[n++] = pn_ir_ref(c->ir, dfa_rule(c, a, false, last));
+    }
+    return c->err.code ? 0 : pn_ir_alt(c->ir, alts, n);
+}
+
 /* --- values ------------------------------------------------------------------------------------ */
 uint32_t pn_text_string(struct pn_sc *c, const char *s, size_t len) {
     char *out = pn_sc_alloc(c, len + 1, 6), *o = out;
@@ -320,7 +358,7 @@ uint32_t pn_text_string(struct pn_sc *c, const char *s, size_t len) {
         if (*k) {
             *o++ = '\\';
             *o++ = k[1];
-        } else if ((unsigned char)s[i] < 0x20) {
+        } else if ((unsigned char)s[i] < 0x20 || (unsigned char)s[i] == c->escaped) {
             memcpy(o, "\\u00", 4);
             o[4] = hex[s[i] >> 4];
             o[5] = hex[s[i] & 15];

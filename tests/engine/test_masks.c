@@ -12,9 +12,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/dialect.h"
 #include "engine/grammar/gbnf.h"
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/masks.h"
+#include "engine/grammar/pieces.h"
 #include "engine/grammar/regex.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
@@ -273,6 +275,113 @@ static void a_vocabulary_that_lacks_bytes_is_an_error_and_never_lets_anything_th
     free(logits);
 }
 
+/* The mask of a grammar's start. */
+static void first_mask(struct pn_grammars *all, enum pn_grammar_kind kind, const char *text, size_t len, float *logits, uint32_t n) {
+    struct pn_grammar *g;
+    struct pn_grammar_run *r;
+    struct fo_err e;
+    bool over;
+    if (pn_grammars_get(all, kind, text, len, &g, &e)) fail_msg("%s", e.msg);
+    assert_int_equal(pn_grammar_run_new(g, &r, &e), 0);
+    mask(r, false, logits, n, &over);
+    pn_grammar_run_free(r);
+    pn_grammar_put(g);
+}
+
+static void control_tokens_come_only_where_a_grammar_names_them(void **state) {
+    (void)state;
+    static const char *const folders[] = { "bpe352-smollm", "bpe768-gpt-2", "spm352-phi3", "spm768", "smollm2-real" };
+    uint32_t asked = 0;
+    for (size_t k = 0; k < sizeof folders / sizeof *folders; k++) {
+        struct vocabulary voc;
+        struct pn_grammars *all;
+        struct fo_err e;
+        open_vocabulary(folders[k], &voc);
+        uint32_t n = (uint32_t)fo_tok_n_vocab(voc.tok);
+        float *logits = malloc(n * sizeof *logits);
+        assert_non_null(logits);
+        assert_int_equal(pn_grammars_new(voc.tok, &all, &e), 0);
+        static const char any[] = "root ::= [\\x00-\\U0010FFFF]{1,100} \"\\xFF\"";
+        first_mask(all, PN_GRAMMAR_GBNF, any, sizeof any - 1, logits, n);
+        for (uint32_t i = 0; i < n; i++)
+            if (logits[i] == 1 && (fo_tok_is_control(voc.tok, (int32_t)i) || fo_tok_is_end(voc.tok, (int32_t)i))) fail_msg("%s: token %u", folders[k], i);
+        for (int32_t id = 0; id < (int32_t)n; id++) {
+            struct fo_buf name, b;
+            fo_buf_init(&name, 1 << 16);
+            fo_buf_init(&b, 1 << 16);
+            fo_buf_putc(&name, (char)PN_MARK);
+            if (fo_tok_is_control(voc.tok, id) && !fo_tok_is_end(voc.tok, id)) fo_tok_piece(voc.tok, id, true, &name);
+            if (name.len > 1) {
+                pn_piece_literal(&b, name.data, name.len);
+                first_mask(all, PN_GRAMMAR_PIECES, b.data, b.len, logits, n);
+                assert_true(logits[id] == 1);
+                for (uint32_t i = 0; i < n; i++) { /* nothing else, but for a control token that its text begins with */
+                    struct fo_buf other;
+                    fo_buf_init(&other, 1 << 16);
+                    fo_tok_piece(voc.tok, (int32_t)i, true, &other);
+                    bool begins = fo_tok_is_control(voc.tok, (int32_t)i) && other.len < name.len && memcmp(name.data + 1, fo_buf_str(&other), other.len) == 0;
+                    if (logits[i] == 1 && !begins) fail_msg("%s: token %u in the place of %d", folders[k], i, id);
+                    fo_buf_done(&other);
+                }
+                asked++;
+            }
+            fo_buf_done(&name);
+            fo_buf_done(&b);
+        }
+        pn_grammars_free(all);
+        close_vocabulary(&voc);
+        free(logits);
+    }
+    assert_true(asked > 10);
+}
+
+static void no_notation_of_a_request_has_the_byte_of_marks(void **state) {
+    (void)state;
+    struct vocabulary voc;
+    struct pn_grammars *all;
+    struct fo_err e;
+    open_vocabulary("bpe352-smollm", &voc);
+    assert_int_equal(pn_grammars_new(voc.tok, &all, &e), 0);
+    static const struct {
+        enum pn_grammar_kind kind;
+        const char *text; /* of U+00FF, somehow */
+    } texts[] = {
+        { PN_GRAMMAR_GBNF, "root ::= \"\\xFF\"" },      { PN_GRAMMAR_GBNF, "root ::= [\\xFF]" }, { PN_GRAMMAR_GBNF, "root ::= [^\\x00-\\xFE]" },
+        { PN_GRAMMAR_REGEX, "\\xFF" },                   { PN_GRAMMAR_REGEX, "[\\xFF]" },         { PN_GRAMMAR_CHOICE, "\2\0\0\0\xC3\xBF" },
+        { PN_GRAMMAR_JSON_SCHEMA, "{\"const\":\"\\u00ff\"}" },
+    };
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct pn_grammar *g;
+        struct pn_grammar_run *r;
+        bool alive, quoted = texts[i].kind == PN_GRAMMAR_JSON_SCHEMA;
+        size_t len = texts[i].kind == PN_GRAMMAR_CHOICE ? 6 : strlen(texts[i].text);
+        if (pn_grammars_get(all, texts[i].kind, texts[i].text, len, &g, &e)) fail_msg("%zu: %s", i, e.msg);
+        for (int bad = 0; bad < 2; bad++) {
+            assert_int_equal(pn_grammar_run_new(g, &r, &e), 0);
+            if (quoted) assert_int_equal(pn_grammar_run_bytes(r, "\"", 1, &alive, &e), 0);
+            assert_int_equal(pn_grammar_run_bytes(r, bad ? "\xFF" : "\xC3\xBF", bad ? 1 : 2, &alive, &e), 0);
+            if (alive == bad) fail_msg("%zu", i);
+            pn_grammar_run_free(r);
+        }
+        pn_grammar_put(g);
+    }
+    static const struct {
+        enum pn_grammar_kind kind;
+        const char *text;
+        size_t len;
+    } broken[] = {
+        { PN_GRAMMAR_GBNF, "root ::= \"\xFF\"", 12 }, { PN_GRAMMAR_GBNF, "root ::= [\xFF]", 12 },     { PN_GRAMMAR_REGEX, "\xFF", 1 },
+        { PN_GRAMMAR_REGEX, "[\xFF]", 3 },            { PN_GRAMMAR_CHOICE, "\1\0\0\0\xFF", 5 }, { PN_GRAMMAR_JSON_SCHEMA, "{\"const\":\"\xFF\"}", 13 },
+        { PN_GRAMMAR_JSON_SCHEMA, "{\"pattern\":\"\xFF\"}", 15 },
+    };
+    for (size_t i = 0; i < sizeof broken / sizeof *broken; i++) {
+        struct pn_grammar *g;
+        assert_int_equal(pn_grammars_get(all, broken[i].kind, broken[i].text, broken[i].len, &g, &e), FO_EFORMAT);
+    }
+    pn_grammars_free(all);
+    close_vocabulary(&voc);
+}
+
 /* --- the list --------------------------------------------------------------------------------- */
 struct asker {
     struct pn_grammars *all;
@@ -398,6 +507,8 @@ int main(void) {
         cmocka_unit_test(hostile_grammars_cost_no_step_a_second),
         cmocka_unit_test(end_tokens_may_come_exactly_where_the_text_may_end),
         cmocka_unit_test(a_vocabulary_that_lacks_bytes_is_an_error_and_never_lets_anything_through),
+        cmocka_unit_test(control_tokens_come_only_where_a_grammar_names_them),
+        cmocka_unit_test(no_notation_of_a_request_has_the_byte_of_marks),
         cmocka_unit_test(one_text_is_compiled_once_however_many_ask),
         cmocka_unit_test(what_was_used_longest_ago_goes_first),
         cmocka_unit_test(runs_out_of_memory_cleanly),
