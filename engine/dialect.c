@@ -53,7 +53,11 @@ struct pn_dialect {
     const struct pn_call_format *calls;
     bool is_ours;
     char *text[N_TEXTS]; /* with marks; NULL = "" */
-    int32_t *marks;      /* [n_marks] */
+    struct mark {
+        int32_t id;
+        const char *text; /* [len] within a text of a row */
+        size_t len;
+    } *marks; /* [n_marks] */
     size_t n_marks;
     struct fo_tok_ids close; /* close and after */
     size_t n_close;          /* of these, those of close alone, when close_whole; else after is on its own */
@@ -312,13 +316,12 @@ static int find_reasoning(struct pn_dialect *d, const struct pn_chat *c, struct 
 
 /* --- texts with their marks ----------------------------------------------------------------------------------------------------------- */
 
-static bool add_mark(struct pn_dialect *d, int32_t id) {
-    for (size_t i = 0; i < d->n_marks; i++)
-        if (d->marks[i] == id) return true;
-    int32_t *more = realloc(d->marks, (d->n_marks + 1) * sizeof *more);
+static bool add_mark(struct pn_dialect *d, struct mark m) {
+    if (pn_dialect_is_mark(d, m.id)) return true;
+    struct mark *more = realloc(d->marks, (d->n_marks + 1) * sizeof *more);
     if (!more) return false;
     d->marks = more;
-    more[d->n_marks++] = id;
+    more[d->n_marks++] = m;
     return true;
 }
 
@@ -341,7 +344,7 @@ static char *resolve(struct pn_dialect *d, const struct fo_tok *tok, const char 
         size_t n = 1;
         int32_t id = control_at(tok, text, &n);
         if (id >= 0) *w++ = (char)PN_MARK;
-        if (id >= 0 && !add_mark(d, id)) {
+        if (id >= 0 && !add_mark(d, (struct mark){ id, text, n })) {
             free(out);
             return NULL;
         }
@@ -451,8 +454,14 @@ int32_t pn_dialect_open_id(const struct pn_dialect *d) {
 
 bool pn_dialect_is_mark(const struct pn_dialect *d, int32_t id) {
     for (size_t i = 0; i < d->n_marks; i++)
-        if (d->marks[i] == id) return true;
+        if (d->marks[i].id == id) return true;
     return false;
+}
+
+const char *pn_dialect_mark_text(const struct pn_dialect *d, size_t i, size_t *ret_n) {
+    if (i >= d->n_marks) return NULL;
+    *ret_n = d->marks[i].len;
+    return d->marks[i].text;
 }
 
 bool pn_dialect_begins_in_reasoning(const struct pn_dialect *d, const char *prompt, size_t len) {

@@ -76,6 +76,8 @@ const int32_t *pn_dialect_after_ids(const struct pn_dialect *d, uint32_t *ret_n)
 int32_t pn_dialect_open_id(const struct pn_dialect *d);
 /* Whether this control token is part of a mark, so that its text matters. */
 bool pn_dialect_is_mark(const struct pn_dialect *d, int32_t id);
+/* The texts of these tokens, without PN_MARK: a pointer to *ret_n bytes, NULL past the last. */
+const char *pn_dialect_mark_text(const struct pn_dialect *d, size_t i, size_t *ret_n);
 /* Whether a rendered prompt ends within a thought: the template has opened it (blanks may follow). */
 bool pn_dialect_begins_in_reasoning(const struct pn_dialect *d, const char *prompt, size_t len);
 
