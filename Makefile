@@ -176,6 +176,9 @@ fuzz:
 	 $(f) -max_total_time=$(or $(FUZZ_SECONDS),60) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
 	 $(O)/fuzz/corpus/$$n tests/fuzz/corpus/$$n $(SEEDS.$(f:$(O)/fuzz/tests/fuzz/fuzz_%=%)) || exit 1; )
 fuzzers: $(FUZZERS)
+# MUTANTS grammars and MUTANTS schemas, each changed here and there: no crash, none that takes a second. Meant for FLAVOUR=asan.
+check-mutants: $(B)/tests/fuzz/replay_grammar $(B)/tests/fuzz/replay_schema
+	$(Q)MUTANTS=$(or $(MUTANTS),10000) B=$(B) tests/run $^
 lint: check-layers check-headers check-symbols check-isa check-banned check-size
 check-layers:  ; $(Q)tests/lint/layers
 check-banned:  ; $(Q)tests/lint/banned
@@ -259,6 +262,7 @@ help:
 	@echo 'make check-goldens   every reference case that this build can run (GOLDENS=DIR: of another folder than tests/data/goldens)'
 	@echo 'make check-vocabs  real vocabularies against llama.cpp'"'"'s test texts (fetches 77 MB once; VOCABS=DIR)'
 	@echo 'make check-schemas  the JSON-Schema-Test-Suite against the grammars of its schemas (fetches it once; SCHEMAS=DIR)'
+	@echo 'make check-mutants  MUTANTS=10000 changed grammars and as many schemas; best with FLAVOUR=asan'
 	@echo 'make check-arm     cross-compiles for 64-bit Arm and tests that build under an emulator (Debian; QUICK=1: the most important)'
 	@echo 'make check-clients LangChain, LiteLLM and schemathesis against the daemon, in a venv of their own'
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
@@ -268,7 +272,7 @@ help:
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond pantheon-reconcile libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-schemas check-boot check-clients e2e soak check-deps check deps demo install help clean FORCE
+.PHONY: all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-schemas check-mutants check-boot check-clients e2e soak check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -1,4 +1,5 @@
-/* Any bytes as a grammar, then any bytes as its text: the first byte chooses the notation, a byte 0xFF (which no text holds) ends the grammar.
+/* Any bytes as a grammar, then any bytes as its text: the first byte chooses the notation, a byte 0xFF (which no text holds) ends the grammar; one of
+ * pieces has it where a control token stands, so its text may be what is left of itself.
  * What is refused says why; what is taken is followed as far as it goes, exactly and by its horizon, and both must agree on what is allowed; and
  * nothing may take long. Seeds: tests/fuzz/corpus/grammar. */
 #include <stddef.h>
@@ -11,13 +12,14 @@
 #include "engine/grammar/ir.h"
 #include "engine/grammar/masks.h"
 #include "engine/grammar/pda.h"
+#include "engine/grammar/pieces.h"
 #include "engine/grammar/regex.h"
 #include "foundry/base/err.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static int build(int kind, struct pn_ir *ir, const char *text, size_t len, struct fo_err *e) {
-    return kind == 0 ? pn_gbnf_build(ir, text, len, e) : pn_regex_build(ir, text, len, e);
+    return kind == 0 ? pn_gbnf_build(ir, text, len, e) : kind == 1 ? pn_regex_build(ir, text, len, e) : pn_pieces_build(ir, text, len, e);
 }
 
 /* A vocabulary of the 256 bytes and of pairs of some. */
@@ -85,7 +87,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct fo_err e = { 0 };
     double from = cpu_s();
     if (pn_ir_new(&ir, &e)) abort();
-    int rc = build(data[0] % 2, ir, (const char *)data + 1, len, &e);
+    int rc = build(data[0] % 3, ir, (const char *)data + 1, len, &e);
     if (rc == 0) rc = pn_program_new(ir, &p, &e);
     pn_ir_free(ir);
     if (rc != 0 ? p || (int)e.code != rc || e.msg[0] == '\0' : !p) abort();
