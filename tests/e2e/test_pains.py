@@ -476,3 +476,68 @@ def test_pain_39_one_broken_model_is_marked_and_the_others_serve(daemon):
     r = daemon.chat(model="broken")
     assert r.status == 503 and r.error["code"] == "model_unavailable" and r.headers["x-should-retry"] == "false"
     assert "event=model_refused" in daemon.log
+
+
+# --- grammars ---
+
+
+def held_to(d, field, value, **more):
+    return d.post("/v1/chat/completions", {"model": "tiny", "messages": [{"role": "user", "content": "x"}], "max_tokens": 8, field: value, **more})
+
+
+def as_schema(schema):
+    return {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("field, value, param, says", [
+    ("grammar", 'root ::= "a"\nx ::= [a-', "grammar", "line 2, column "),
+    ("grammar", "root ::= other", "grammar", "line 1, column 10"),
+    ("regex", "a(b", "regex", "line 1, column "),
+    ("response_format", as_schema({"properties": {"a": {"items": {"type": "strin"}}}}), "response_format.json_schema.schema.properties.a.items.type", "/properties/a/items/type"),
+    ("response_format", as_schema({"properties": {"a": {"$ref": "#/$defs/none"}}}), "response_format.json_schema.schema.properties.a.$ref", "/properties/a/$ref"),
+])
+def test_pain_51_what_does_not_parse_is_400_with_its_place_and_never_free_text(daemon, field, value, param, says, stream):
+    work = re.compile(rb"^pantheon_(?:prompt|completion)_tokens[^\n]*", re.M)
+    before = work.findall(daemon.get("/metrics").body)
+    r = held_to(daemon, field, value, stream=stream)
+    assert r.status == 400, r.body
+    assert r.error["param"] == param and says in r.error["message"], r.error
+    assert before and before == work.findall(daemon.get("/metrics").body)
+
+
+def test_pain_53_broken_and_hostile_grammars_end_nothing_but_their_request(daemon):
+    rng = random.Random(53)
+    seeds = ['root ::= ( "a"{0,3} "b"? ){2,5} ( [x-z]{3,} | "" ){1000000}', 'root ::= [a-z ] root [a-z ] | [a-y ] root [b-z ] | ""',
+             'root ::= "(" root ")" | [^\\n]{1,40}', 'root ::= ( ( [a-z ]{1,40} ){1,40} ){1,40}']
+    answered = 0
+    for i in range(60):
+        text = list(rng.choice(seeds))
+        for _ in range(rng.randrange(4)):
+            at = rng.randrange(len(text))
+            text[at : at + rng.randrange(3)] = rng.choice(["{0,1000000}", "(", ")", "|", "*", "[", "]", '"', "\\", "root ", "::=", "\u00ff", "\0"])
+        r = held_to(daemon, "grammar", "".join(text), temperature=2, seed=i)
+        assert r.status == 200 or (r.status == 400 and r.error["message"]), (text, r.body)
+        answered += r.status == 200
+    assert answered > 5
+    assert daemon.get("/health").status == 200
+
+
+@pytest.mark.skipif(not (ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf").exists(), reason="the demo model is not there")
+def test_pain_54_a_maxlength_of_a_million_costs_little(models, start, tmp_path):
+    d = start(manifest(("smol", ROOT / "models/SmolLM2-135M-Instruct.Q4_1.gguf")))
+    schema = {"type": "object", "required": ["a"], "additionalProperties": False,
+              "properties": {"a": {"type": "string", "minLength": 400, "maxLength": 1000000}}}
+
+    def cost(**more):
+        """CPU seconds a token, of the process, so that a busy machine does not count."""
+        best = 1e9
+        for _ in range(3):
+            before = d.cpu_seconds()
+            r = d.chat("Write a long story.", model="smol", max_tokens=96, temperature=0, ignore_eos=True, **more)
+            assert r.status == 200 and r.json["usage"]["completion_tokens"] == 96, r.body
+            best = min(best, (d.cpu_seconds() - before) / r.json["usage"]["completion_tokens"])
+        return best
+
+    free, held = cost(), cost(response_format=as_schema(schema))
+    assert held * 0.8 <= free, (free, held)
