@@ -21,7 +21,7 @@
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 
-enum { WHERE_BYTES = 128, MARK_BYTES = 256, DOC_TEXT = 0, DOC_ID, DOC_NAME, N_DOCS };
+enum { WHERE_BYTES = 128, MARK_BYTES = 256, TAG_NAME_BYTES = 128, DOC_TEXT = 0, DOC_ID, DOC_NAME, N_DOCS };
 
 /* Documents 0 to 2: any text, an id as models write them, the name of an argument that nobody declared. */
 static const char *const own_documents[N_DOCS] = {
@@ -78,7 +78,8 @@ static void put_where(struct maker *m, const char *head, const char *pointer) {
 }
 
 static bool is_tag_name(const char *s) {
-    if (!*s || is_blank(*s) || is_blank(s[strlen(s) - 1])) return false;
+    size_t n = strlen(s);
+    if (n == 0 || n > TAG_NAME_BYTES || is_blank(*s) || is_blank(s[n - 1])) return false;
     for (; *s; s++)
         if ((unsigned char)*s < ' ' || strchr("<>\"\\", *s)) return false;
     return true;
