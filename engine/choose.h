@@ -1,5 +1,9 @@
 /* One token of an answer, from the logits to what the reader sees: what the request's grammar allows, the sampler's draw, and what the token
- * means for the answer (an end token, a stop string, a grammar or max_tokens that is used up). For the worker. */
+ * means for the answer (an end token, a stop string, a grammar, a thought's budget or max_tokens that is used up). For the worker.
+ *
+ * A thought (turn.h) is held to no grammar, and cannot end the answer while there is one: what comes behind it is held. A thought that is as
+ * long as it may be, or goes round in circles (loop.h), is ended with the tokens that the model would say, through the same turn; they are put
+ * in the place of a draw. So they are where a grammar waits for a thought that ended of itself, for the blanks that come behind it. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>

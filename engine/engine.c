@@ -5,6 +5,8 @@
  * writer is the loader, so what it found stays where it is between its own calls. */
 #include "engine/engine.h"
 
+#include "engine/chat.h"
+
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -395,7 +397,8 @@ int pn_submit(struct pn_served *s, const struct pn_request_opts *o, struct pn_re
     if (rc == 0) rc = pn_sched_room(s->sched, o->goes_on, e); /* before anything is copied: a full queue answers at once */
     struct pn_request *r = NULL;
     if (rc == 0)
-        rc = pn_request_new(o, (uint32_t)ret_budget->max_tokens, (int32_t)info->n_vocab, pn_sched_wake(s->sched), &r, e);
+        rc = pn_request_new(o, (uint32_t)ret_budget->max_tokens, (int32_t)info->n_vocab, info->has_tokenizer ? pn_chat_dialect(pn_model_chat(s->model)) : NULL,
+                            pn_sched_wake(s->sched), &r, e);
     if (rc == 0 && o->embed && pn_pooled_new(info->pooling, info->n_embd, o->n_tokens, &r->pooled, e) != 0) {
         rc = e->code;
         pn_request_discard(r);

@@ -1,7 +1,7 @@
 /* A request: see request.h (the reader's side) and request_worker.h (the worker's).
  *
- * Text travels through a ring of records: [length u16][token i32][bytes], wrapped byte by byte. A record holds at most
- * PN_CHUNK_BYTES, cut at a character; the first one of a token carries its id, the others -1. Log-probabilities are records of their own
+ * Text travels through a ring of records: [length u16][token i32][part u8][bytes], wrapped byte by byte. A record holds text of one part,
+ * at most PN_CHUNK_BYTES of it, cut at a character (the name of a call is never cut); the first one of a token carries its id, the others -1. Log-probabilities are records of their own
  * (a struct pn_logprobs as far as it is filled, its length marked), each in front of the text that it came out with. The beginning and
  * the end of a request are flags, not records, so they never wait for room.
  *
@@ -16,12 +16,13 @@
 
 #include "engine/embed.h"
 #include "engine/grammar/grammar.h"
+#include "engine/loop.h"
 #include "engine/stop.h"
 #include "engine/wake.h"
 #include "foundry/base/clock.h"
 
-enum { HEAD_BYTES = 6, MAX_OUT_BYTES = 1 << 20, IS_LOGPROBS = 0x8000 /* in a length */ };
-_Static_assert(HEAD_BYTES + PN_CHUNK_BYTES <= PN_RING_BYTES / 2, "the half that wakes a paused worker holds one full record");
+enum { HEAD_BYTES = 7, MAX_OUT_BYTES = 1 << 20, IS_LOGPROBS = 0x8000 /* in a length */ };
+_Static_assert(HEAD_BYTES + PN_TEXT_BYTES <= PN_RING_BYTES / 2, "the half that wakes a paused worker holds one full record");
 _Static_assert(HEAD_BYTES + sizeof(struct pn_logprobs) <= PN_RING_BYTES / 2, "and one with all log-probabilities");
 _Static_assert(PN_CHUNK_BYTES >= 4, "a record holds a character");
 _Static_assert((int)PN_CHUNK_BYTES < (int)IS_LOGPROBS && sizeof(struct pn_logprobs) < IS_LOGPROBS, "the length of a record leaves room for the mark");
@@ -32,10 +33,16 @@ static void request_free(struct pn_request *r) {
     pthread_mutex_destroy(&r->lock);
     pn_sampler_free(r->sampler);
     pn_stop_free(r->stop);
+    pn_turn_free(r->turn);
+    pn_tools_put(r->tools);
+    pn_grammar_put(r->calls);
+    free(r->loop);
     pn_grammar_run_free(r->grammar);
     pn_lp_free(r->lp);
     pn_pooled_free(r->pooled);
     fo_buf_done(&r->piece);
+    fo_buf_done(&r->parts);
+    fo_buf_done(&r->shown);
     fo_buf_done(&r->out);
     pn_wake_unref(r->wake);
     free(r->tokens);
@@ -44,8 +51,18 @@ static void request_free(struct pn_request *r) {
     free(r);
 }
 
-int pn_request_new(const struct pn_request_opts *o, uint32_t max_tokens, int32_t n_vocab, struct pn_wake *wake, struct pn_request **ret,
-                   struct fo_err *e) {
+/* The answer is read by parts. */
+static int new_turn(struct pn_request *r, const struct pn_request_opts *o, const struct pn_dialect *dialect, struct fo_err *e) {
+    struct pn_turn_opts t = { .dialect = dialect, .tools = o->tools, .in_reasoning = o->in_reasoning, .begin_call = pn_request_begin_call, .ctx = r };
+    r->dialect = dialect;
+    r->tools = o->tools ? pn_tools_ref(o->tools) : NULL;
+    r->calls = o->calls ? pn_grammar_ref(o->calls) : NULL;
+    if (pn_dialect_reasoning(dialect) && !(r->loop = calloc(1, sizeof *r->loop))) return fo_fail(e, FO_ENOMEM, "no memory for a request");
+    return pn_turn_new(&t, &r->turn, e);
+}
+
+int pn_request_new(const struct pn_request_opts *o, uint32_t max_tokens, int32_t n_vocab, const struct pn_dialect *dialect, struct pn_wake *wake,
+                   struct pn_request **ret, struct fo_err *e) {
     if (o->n_tokens == 0) return fo_fail(e, FO_EINVAL, "the prompt is empty");
     for (uint32_t i = 0; i < o->n_tokens; i++)
         if (o->tokens[i] < 0 || o->tokens[i] >= n_vocab)
@@ -60,6 +77,8 @@ int pn_request_new(const struct pn_request_opts *o, uint32_t max_tokens, int32_t
     pthread_cond_init(&r->ready, &attr);
     pthread_condattr_destroy(&attr);
     fo_buf_init(&r->piece, MAX_OUT_BYTES);
+    fo_buf_init(&r->parts, MAX_OUT_BYTES);
+    fo_buf_init(&r->shown, MAX_OUT_BYTES);
     fo_buf_init(&r->out, MAX_OUT_BYTES);
     atomic_init(&r->holders, 2);
     atomic_init(&r->cancelled, false);
@@ -68,6 +87,7 @@ int pn_request_new(const struct pn_request_opts *o, uint32_t max_tokens, int32_t
     r->ignore_end = o->ignore_end;
     r->want_text = o->want_text && !o->embed;
     r->goes_on = o->goes_on;
+    r->reasoning_budget = o->reasoning_budget;
     r->out_token = -1;
     r->n_tokens = o->n_tokens;
     r->tokens = malloc((size_t)o->n_tokens * sizeof *r->tokens);
@@ -79,6 +99,7 @@ int pn_request_new(const struct pn_request_opts *o, uint32_t max_tokens, int32_t
     if (rc == 0 && !o->embed) rc = pn_stop_new(o->stops, o->n_stops, &r->stop, e);
     if (rc == 0 && !o->embed) rc = pn_sampler_new(&o->sampling, n_vocab, &r->sampler, e);
     if (rc == 0 && !o->embed && o->grammar) rc = pn_grammar_run_new(o->grammar, &r->grammar, e);
+    if (rc == 0 && r->want_text && o->parts) rc = new_turn(r, o, dialect, e);
     if (rc == 0 && !o->embed && o->logprobs) rc = pn_lp_new(o->n_top_logprobs, n_vocab, o->n_stops > 0, &r->lp, e);
     if (rc != 0) {
         request_free(r);
@@ -137,38 +158,102 @@ void pn_request_start(struct pn_request *r) {
 }
 
 static int out_state(const struct pn_request *r, struct fo_err *e) {
-    if (!r->out.failed && !r->piece.failed) return 0;
+    if (!r->out.failed && !r->piece.failed && !r->parts.failed && !r->shown.failed) return 0;
     return fo_fail(e, FO_ENOMEM, "no memory for the text of an answer");
 }
 
-int pn_request_put(struct pn_request *r, const struct fo_tok *tok, int32_t id, bool *ret_stopped, struct fo_err *e) {
+/* What was decoded of content, and what of it may be shown: appended to r->shown, and as a part to r->out. True when a stop string is complete. */
+static bool put_content(struct pn_request *r, const char *text, size_t len) {
+    size_t before = r->shown.len;
+    bool stopped = pn_stop_push(r->stop, text, len, &r->shown);
+    if (r->shown.len > before) pn_part_put(&r->out, PN_PART_CONTENT, r->shown.data + before, r->shown.len - before);
+    return stopped;
+}
+
+/* Content ends here, with what stop matching held back of it. */
+static void put_held(struct pn_request *r) {
+    size_t before = r->shown.len;
+    pn_stop_end(r->stop, &r->shown);
+    if (r->shown.len > before) pn_part_put(&r->out, PN_PART_CONTENT, r->shown.data + before, r->shown.len - before);
+}
+
+/* The turn's parts of r->parts go to r->out, content through stop matching; r->piece is then what of them is content. True as put_content. */
+static bool put_parts(struct pn_request *r) {
+    struct pn_part_text p;
+    bool stopped = false;
+    fo_buf_clear(&r->piece);
+    for (size_t at = 0; !stopped && pn_part_next(&r->parts, &at, &p);) {
+        if (p.part == PN_PART_CONTENT) {
+            fo_buf_append(&r->piece, p.text, p.len);
+            stopped = put_content(r, p.text, p.len);
+            continue;
+        }
+        put_held(r);
+        pn_part_put(&r->out, p.part, p.text, p.len);
+    }
+    return stopped;
+}
+
+static void out_begin(struct pn_request *r, int32_t id) {
     fo_buf_clear(&r->out);
     fo_buf_clear(&r->piece);
-    r->out_off = 0;
+    fo_buf_clear(&r->parts);
+    fo_buf_clear(&r->shown);
+    r->out_at = r->out_off = 0;
     r->out_token = id;
     r->out_any = true;
-    bool stopped = false;
-    if (r->lp) pn_lp_add(r->lp, id);
-    if (tok && (r->want_text || r->stop)) {
+}
+
+/* The text of a token, appended to r->piece: whole characters, and control tokens that are marks. */
+static void decode(struct pn_request *r, const struct fo_tok *tok, int32_t id) {
+    if (!r->turn || !pn_dialect_is_mark(r->dialect, id)) {
         fo_detok_push(&r->detok, tok, id, false, &r->piece);
-        stopped = pn_stop_push(r->stop, fo_buf_str(&r->piece), r->piece.len, &r->out);
+        return;
+    }
+    fo_detok_end(&r->detok, &r->piece);
+    fo_buf_putc(&r->piece, (char)PN_MARK);
+    fo_tok_piece(tok, id, true, &r->piece);
+}
+
+int pn_request_put(struct pn_request *r, const struct fo_tok *tok, int32_t id, bool told, bool *ret_stopped, struct fo_err *e) {
+    out_begin(r, id);
+    bool stopped = false;
+    if (tok && (r->want_text || r->stop)) {
+        decode(r, tok, id);
+        if (r->turn) {
+            pn_turn_push(r->turn, fo_buf_str(&r->piece), r->piece.len, &r->parts);
+            stopped = put_parts(r);
+            told &= r->piece.len > 0 || pn_turn_in_content(r->turn);
+        } else {
+            stopped = put_content(r, fo_buf_str(&r->piece), r->piece.len);
+        }
         if (out_state(r, e) != 0) return e->code;
     }
-    if (r->lp) pn_lp_text(r->lp, fo_buf_str(&r->piece), r->piece.len, fo_buf_str(&r->out), r->out.len, r->detok.n_held > 0, stopped);
+    if (r->lp && told) pn_lp_add(r->lp, id);
+    if (r->lp) pn_lp_text(r->lp, fo_buf_str(&r->piece), r->piece.len, fo_buf_str(&r->shown), r->shown.len, r->detok.n_held > 0, stopped);
     if (!r->want_text) fo_buf_clear(&r->out);
     *ret_stopped = stopped;
     return 0;
 }
 
 int pn_request_put_rest(struct pn_request *r, struct fo_err *e) {
-    fo_buf_clear(&r->piece);
-    fo_detok_end(&r->detok, &r->piece);
     size_t before = r->out.len;
+    fo_buf_clear(&r->piece);
+    fo_buf_clear(&r->parts);
+    fo_buf_clear(&r->shown);
+    fo_detok_end(&r->detok, &r->piece);
     /* The last bytes may complete a stop string: then they go, and what stood before it stays. */
-    bool stopped = pn_stop_push(r->stop, fo_buf_str(&r->piece), r->piece.len, &r->out);
-    if (!stopped) pn_stop_end(r->stop, &r->out);
+    bool stopped;
+    if (r->turn) {
+        pn_turn_push(r->turn, fo_buf_str(&r->piece), r->piece.len, &r->parts);
+        pn_turn_end(r->turn, &r->parts);
+        stopped = put_parts(r);
+    } else {
+        stopped = put_content(r, fo_buf_str(&r->piece), r->piece.len);
+    }
+    if (!stopped) put_held(r);
     if (out_state(r, e) != 0) return e->code;
-    if (r->lp) pn_lp_text(r->lp, fo_buf_str(&r->piece), r->piece.len, fo_buf_str(&r->out) + before, r->out.len - before, false, stopped);
+    if (r->lp) pn_lp_text(r->lp, fo_buf_str(&r->piece), r->piece.len, fo_buf_str(&r->shown), r->shown.len, false, stopped);
     if (!r->want_text) fo_buf_clear(&r->out);
     if (r->out.len > before || (r->lp && pn_lp_due(r->lp))) r->out_any = true;
     return 0;
@@ -179,6 +264,7 @@ struct record {
     const void *bytes;
     size_t len;
     int32_t token;
+    enum pn_part part;
     bool logprobs;
 };
 
@@ -187,11 +273,13 @@ static bool out_next(const struct pn_request *r, struct record *ret) {
     const struct pn_logprobs *due = r->lp ? pn_lp_due(r->lp) : NULL;
     if (!r->out_any) return false;
     if (due) {
-        *ret = (struct record){ due, offsetof(struct pn_logprobs, top) + due->n_top * sizeof due->top[0], due->token.id, true };
+        *ret = (struct record){ due, offsetof(struct pn_logprobs, top) + due->n_top * sizeof due->top[0], due->token.id, PN_PART_CONTENT, true };
         return true;
     }
-    const char *text = fo_buf_str(&r->out) + r->out_off;
-    *ret = (struct record){ text, chunk_len(text, r->out.len - r->out_off, PN_CHUNK_BYTES), r->out_token, false };
+    struct pn_part_text p = { .text = "" };
+    size_t at = r->out_at;
+    if (pn_part_next(&r->out, &at, &p)) p.text += r->out_off, p.len -= r->out_off;
+    *ret = (struct record){ p.text, p.part == PN_PART_CALL ? p.len : chunk_len(p.text, p.len, PN_CHUNK_BYTES), r->out_token, p.part, false };
     return true;
 }
 
@@ -200,11 +288,14 @@ static void out_advance(struct pn_request *r, const struct record *taken) {
         pn_lp_sent(r->lp);
         return;
     }
-    r->out_off += taken->len;
+    struct pn_part_text p;
+    size_t at = r->out_at;
     r->out_token = -1;
-    if (r->out_off < r->out.len) return;
+    r->out_off += taken->len;
+    if (pn_part_next(&r->out, &at, &p) && r->out_off == p.len) r->out_at = at, r->out_off = 0;
+    if (r->out_at < r->out.len) return;
     fo_buf_clear(&r->out);
-    r->out_off = 0;
+    r->out_at = 0;
     r->out_any = false;
 }
 
@@ -220,7 +311,9 @@ bool pn_request_flush(struct pn_request *r) {
         }
         uint16_t len16 = (uint16_t)(rec.len | (rec.logprobs ? IS_LOGPROBS : 0));
         ring_write(r, &len16, sizeof len16);
+        uint8_t part = (uint8_t)rec.part;
         ring_write(r, &rec.token, sizeof rec.token);
+        ring_write(r, &part, sizeof part);
         ring_write(r, rec.bytes, rec.len);
         out_advance(r, &rec);
     }
@@ -244,17 +337,18 @@ void pn_request_end(struct pn_request *r, enum pn_finish finish, const struct pn
 
 /* --- the reader's side ----------------------------------------------------------------------- */
 /* What was copied to r->text, or to r->logprobs, becomes the event. */
-static void show(struct pn_request *r, size_t len, int32_t token, bool logprobs, struct pn_event *ret) {
-    if (logprobs) {
+static void show(struct pn_request *r, const struct record *rec, struct pn_event *ret) {
+    if (rec->logprobs) {
         ret->kind = PN_EV_LOGPROBS;
         ret->logprobs = &r->logprobs;
         return;
     }
-    r->text[len] = '\0';
+    r->text[rec->len] = '\0';
     ret->kind = PN_EV_TEXT;
+    ret->part = rec->part;
     ret->text = r->text;
-    ret->text_len = len;
-    ret->token = token;
+    ret->text_len = rec->len;
+    ret->token = rec->token;
 }
 
 /* Under the lock: fills *ret with what comes next; false = nothing yet. */
@@ -267,13 +361,16 @@ static bool next_event(struct pn_request *r, struct pn_event *ret) {
     bool gone = r->ended && r->err.code == FO_ECANCELLED; /* who cancelled does not want the rest */
     if (r->ring_used > 0 && !gone) {
         uint16_t len;
-        int32_t token;
+        uint8_t part;
+        struct record rec = { 0 };
         ring_read(r, &len, sizeof len);
-        ring_read(r, &token, sizeof token);
-        bool logprobs = len & IS_LOGPROBS;
-        len &= IS_LOGPROBS - 1;
-        ring_read(r, logprobs ? (void *)&r->logprobs : r->text, len);
-        show(r, len, token, logprobs, ret);
+        ring_read(r, &rec.token, sizeof rec.token);
+        ring_read(r, &part, sizeof part);
+        rec.part = part;
+        rec.logprobs = len & IS_LOGPROBS;
+        rec.len = len & (IS_LOGPROBS - 1);
+        ring_read(r, rec.logprobs ? (void *)&r->logprobs : r->text, rec.len);
+        show(r, &rec, ret);
         return true;
     }
     if (!r->ended) return false;
@@ -281,7 +378,7 @@ static bool next_event(struct pn_request *r, struct pn_event *ret) {
     if (!gone && out_next(r, &rec)) {
         memcpy(rec.logprobs ? (void *)&r->logprobs : r->text, rec.bytes, rec.len);
         out_advance(r, &rec);
-        show(r, rec.len, rec.token, rec.logprobs, ret);
+        show(r, &rec, ret);
         return true;
     }
     ret->kind = r->err.code ? PN_EV_ERROR : PN_EV_DONE;

@@ -54,9 +54,12 @@ enum pn_event_kind {
 
 enum pn_finish { PN_FINISH_STOP, PN_FINISH_LENGTH, PN_FINISH_CALLS /* it ended of itself and has calls */ };
 
+enum pn_thought { PN_THOUGHT_FREE /* none, or ended as the model would */, PN_THOUGHT_BUDGET, PN_THOUGHT_LOOP /* the same run of tokens twice (loop.h) */ };
+
 struct pn_usage {
     uint32_t prompt_tokens, cached_tokens, completion_tokens;
     uint32_t reasoning_tokens; /* of the latter: drawn within a thought, that which ends it and what was forced left out */
+    enum pn_thought thought; /* how the last thought ended */
     double queue_ms, prefill_ms, decode_ms;
 };
 

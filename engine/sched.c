@@ -355,6 +355,8 @@ static void slot_end(struct pn_sched *s, struct slot *sl, enum pn_finish finish,
     struct pn_usage usage = { .prompt_tokens = r->n_tokens,
                               .cached_tokens = sl->cached,
                               .completion_tokens = r->n_out,
+                              .reasoning_tokens = r->n_reasoning,
+                              .thought = r->thought,
                               .queue_ms = sl->started_ms - r->submitted_ms,
                               .prefill_ms = first - sl->started_ms,
                               .decode_ms = now - first };

@@ -119,4 +119,5 @@ void pn_stop_end(struct pn_stop *s, struct fo_buf *out) {
     if (!s) return;
     fo_buf_append(out, s->held, s->n_held);
     s->n_held = 0;
+    for (int k = 0; k < s->n; k++) s->a[k].q = 0;
 }

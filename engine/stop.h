@@ -18,5 +18,5 @@ void pn_stop_free(struct pn_stop *s); /* NULL is allowed */
  * complete first wins; of those complete at the same byte, the longest. Without memory out->failed is set. */
 bool pn_stop_push(struct pn_stop *s, const char *text, size_t len, struct fo_buf *out);
 
-/* The answer ended in another way: appends what was held back. */
+/* The text ended in another way: appends what was held back. What is pushed afterwards is a text of its own. */
 void pn_stop_end(struct pn_stop *s, struct fo_buf *out);

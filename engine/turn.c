@@ -16,7 +16,7 @@
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 
-static const int content_patterns[N_CANDIDATES] = { PN_CALL_BEGIN, PN_CALL_OPEN, PN_CALL_ALSO };
+static const int content_patterns[N_SCANNED] = { PN_CALL_BEGIN, PN_CALL_OPEN, PN_CALL_ALSO, P_CLOSE_THOUGHT /* behind one that was cut */ };
 
 int pn_turn_new(const struct pn_turn_opts *o, struct pn_turn **ret, struct fo_err *e) {
     struct pn_turn *t = calloc(1, sizeof *t);
@@ -90,13 +90,14 @@ static void release_scanned(struct pn_turn *t, bool thought, size_t n) {
 static void scan(struct pn_turn *t, unsigned sym) {
     bool thought = t->state == ST_THOUGHT, held_mark = t->n_held > t->n_blank, found = false;
     size_t q = 0;
+    int pattern = P_CLOSE_THOUGHT;
     if (!thought && t->bare_ok && !held_mark && sym == '{') {
         pn_turn_hold(t, sym);
         pn_turn_call_start(t, true);
         return;
     }
-    for (int i = 0; i < (thought ? 1 : N_CANDIDATES) && !found; i++) {
-        int pattern = thought ? P_CLOSE_THOUGHT : content_patterns[i];
+    for (int i = 0; i < (thought ? 1 : t->was_cut ? N_SCANNED : N_SCANNED - 1) && !found; i++) {
+        pattern = thought ? P_CLOSE_THOUGHT : content_patterns[i];
         found = pn_turn_scan_step(t, i, pattern, sym);
         if (found) {
             q = t->pattern[pattern].first;
@@ -124,6 +125,10 @@ static void scan(struct pn_turn *t, unsigned sym) {
         t->state = ST_ANCHOR;
         t->drops_blanks = true;
         pn_turn_candidates(t, P_OPEN_THOUGHT, -1, -1);
+        return;
+    }
+    if (pattern == P_CLOSE_THOUGHT) { /* the model goes on with a thought that was ended for it */
+        t->n_held = t->n_blank = 0;
         return;
     }
     t->from = t->n_held;
@@ -193,7 +198,7 @@ void pn_turn_step(struct pn_turn *t, unsigned sym) {
     case ST_ANCHOR: anchor(t, sym); break;
     case ST_THOUGHT: scan(t, sym); break;
     case ST_SCAN:
-        if (t->f) scan(t, sym);
+        if (t->f || t->was_cut) scan(t, sym);
         else pass(t, sym);
         break;
     case ST_OVER: break;
@@ -250,6 +255,12 @@ void pn_turn_push(struct pn_turn *t, const char *text, size_t n, struct fo_buf *
         t->cur += run;
         if (run < left) pn_turn_byte(t, (uint8_t)*t->cur++);
     }
+}
+
+void pn_turn_cut(struct pn_turn *t) {
+    const struct pattern *close = &t->pattern[P_CLOSE_THOUGHT];
+    t->was_cut = true;
+    if (close->n && close->sym[0] < SYM_MARK) t->stop[close->sym[0]] = true;
 }
 
 void pn_turn_end(struct pn_turn *t, struct fo_buf *parts) {

@@ -42,6 +42,8 @@ void pn_turn_push(struct pn_turn *t, const char *text, size_t n, struct fo_buf *
 void pn_turn_end(struct pn_turn *t, struct fo_buf *parts);
 /* Content begins here, and blanks in front of it belong to it (a grammar has begun that may want them). */
 void pn_turn_settle(struct pn_turn *t);
+/* A thought is ended for the model, whose close mark is pushed next. The model may not have noticed, and say its own later: those are dropped. */
+void pn_turn_cut(struct pn_turn *t);
 
 bool pn_turn_in_reasoning(const struct pn_turn *t);
 bool pn_turn_in_content(const struct pn_turn *t); /* neither in a thought nor in a call, nor in what may become one */

@@ -7,7 +7,7 @@
 
 /* Text is read as symbols: bytes, and control tokens as one each. */
 enum { SYM_MARK = 0x100 /* and the number of the mark */, SYM_BLANKS = 0xFFFF /* in a pattern: any number of blanks */ };
-enum { PATTERN_SYMS = 128, HELD_SYMS = 64 << 10, KEY_SYMS = 256, N_CANDIDATES = 3 };
+enum { PATTERN_SYMS = 128, HELD_SYMS = 64 << 10, KEY_SYMS = 256, N_CANDIDATES = 3, N_SCANNED = 4 };
 
 /* A text of the dialect, without the blanks at its ends. */
 struct pattern {
@@ -55,10 +55,11 @@ struct pn_turn {
     uint16_t *held;
     size_t n_held, size_held, n_blank;
     size_t from; /* where the mark that is followed begins in it */
-    uint16_t q[N_CANDIDATES];
+    uint16_t q[N_SCANNED];
     struct candidate candidate[N_CANDIDATES];
 
     bool drops_blanks, bare_ok, in_group, is_over;
+    bool was_cut; /* pn_turn_cut */
     bool dead; /* there was no memory: nothing is right any more */
     uint32_t n_calls;
 

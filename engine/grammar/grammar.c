@@ -399,3 +399,9 @@ int pn_grammar_run_mask(struct pn_grammar_run *r, bool ignore_end, float *logits
     *ret_over = n_allowed == 0 && may_end && !ends;
     return n_allowed == 0 && !may_end ? fail_stuck(r, e) : 0;
 }
+
+void pn_grammar_run_ban_ends(const struct pn_grammar_run *r, float *logits, uint32_t n_vocab) {
+    const struct pn_tokens *v = r->g->trie->tokens;
+    for (uint32_t i = 0; i < v->n_ends; i++)
+        if ((uint32_t)v->ends[i] < n_vocab) logits[v->ends[i]] = -INFINITY;
+}

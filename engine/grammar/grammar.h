@@ -61,6 +61,9 @@ void pn_grammar_run_free(struct pn_grammar_run *r); /* NULL is allowed */
  * FO_EUNSUPPORTED: the answer must go on, but no token has any of the bytes that may come; FO_ELIMIT, FO_ENOMEM. */
 int pn_grammar_run_mask(struct pn_grammar_run *r, bool ignore_end, float *logits, uint32_t n_vocab, bool *ret_over, struct fo_err *e);
 
+/* logits [n_vocab]: minus infinity for every token that ends a generation, for an answer whose grammar has not begun yet. */
+void pn_grammar_run_ban_ends(const struct pn_grammar_run *r, float *logits, uint32_t n_vocab);
+
 /* A token that was chosen of such logits and ends nothing. *ret_over: the answer is whole and nothing may follow. FO_EINVAL when the grammar
  * does not allow it (our own bug, or nesting deeper than is followed); FO_ELIMIT, FO_ENOMEM. */
 int pn_grammar_run_accept(struct pn_grammar_run *r, int32_t id, bool *ret_over, struct fo_err *e);

@@ -66,7 +66,7 @@ static struct pn_program *program_of(struct pn_ir *ir) {
 
 static struct pn_program *grammar(const struct pn_tools *t, const struct pn_dialect *d) {
     struct fo_buf b;
-    struct pn_ir *ir;
+    struct pn_ir *ir = NULL;
     char where[128];
     struct fo_err e;
     fo_buf_init(&b, 1 << 20);

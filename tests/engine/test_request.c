@@ -22,15 +22,16 @@ static struct pn_request *make(struct pn_wake *w) {
     struct pn_request_opts o = { .tokens = prompt, .n_tokens = 3, .sampling = pn_sampling_default, .want_text = true, .id = "r1", .session = "s" };
     struct pn_request *r = NULL;
     struct fo_err e = { 0 };
-    assert_int_equal(pn_request_new(&o, 10, 100, w, &r, &e), 0);
+    assert_int_equal(pn_request_new(&o, 10, 100, NULL, w, &r, &e), 0);
     return r;
 }
 
 /* As if the worker had decoded this text for this token. */
 static bool offer(struct pn_request *r, int32_t token, const char *text, size_t len) {
     fo_buf_clear(&r->out);
-    assert_true(fo_buf_append(&r->out, text, len));
-    r->out_off = 0;
+    if (len > 0) pn_part_put(&r->out, PN_PART_CONTENT, text, len);
+    assert_false(r->out.failed);
+    r->out_at = r->out_off = 0;
     r->out_token = token;
     r->out_any = true;
     return pn_request_flush(r);
@@ -175,14 +176,14 @@ static void refuses_bad_prompts_and_survives_every_failing_allocation(void **sta
     static const int32_t bad[2] = { 1, 100 }, negative[1] = { -1 };
     const char *stop = "x";
     struct pn_request_opts o = { .tokens = prompt, .n_tokens = 0, .sampling = pn_sampling_default, .stops = &stop, .n_stops = 1 };
-    assert_int_equal(pn_request_new(&o, 1, 100, w, &r, &e), FO_EINVAL);
+    assert_int_equal(pn_request_new(&o, 1, 100, NULL, w, &r, &e), FO_EINVAL);
     o.tokens = bad;
     o.n_tokens = 2;
-    assert_int_equal(pn_request_new(&o, 1, 100, w, &r, &e), FO_EINVAL);
+    assert_int_equal(pn_request_new(&o, 1, 100, NULL, w, &r, &e), FO_EINVAL);
     assert_non_null(strstr(e.msg, "token 100 at place 1"));
     o.tokens = negative;
     o.n_tokens = 1;
-    assert_int_equal(pn_request_new(&o, 1, 100, w, &r, &e), FO_EINVAL);
+    assert_int_equal(pn_request_new(&o, 1, 100, NULL, w, &r, &e), FO_EINVAL);
     o.tokens = prompt;
     o.n_tokens = 3;
     o.sampling.top_k = 5;
@@ -195,7 +196,7 @@ static void refuses_bad_prompts_and_survives_every_failing_allocation(void **sta
     assert_int_equal(pn_grammars_get(grammars, PN_GRAMMAR_JSON_OBJECT, "", 0, &o.grammar, &e), 0);
     for (long n = 1;; n++) {
         test_fail_alloc(n);
-        int rc = pn_request_new(&o, 1, 100, w, &r, &e);
+        int rc = pn_request_new(&o, 1, 100, NULL, w, &r, &e);
         if (!test_alloc_failed()) {
             assert_int_equal(rc, 0);
             assert_true(n > 4);

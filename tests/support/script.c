@@ -64,7 +64,7 @@ static bool put_tokenizer(struct test_gguf *w, const struct test_script *t) {
         for (size_t i = 0; i < n; i++) {
             size_t at = i - (n - N_BYTES);
             bool special = i < n - N_BYTES;
-            types[i] = i < N_CONTROL ? TOKEN_CONTROL : special ? TOKEN_USER : TOKEN_NORMAL;
+            types[i] = i < (size_t)(N_CONTROL + t->n_controls) ? TOKEN_CONTROL : special ? TOKEN_USER : TOKEN_NORMAL;
             if (!special) test_put_byte_char(bytes[at], (int)at);
             list[i] = i < N_CONTROL ? control[i] : special ? t->specials[i - N_CONTROL] : bytes[at];
         }

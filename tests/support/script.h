@@ -14,6 +14,7 @@ struct test_script {
     const char *cases[TEST_SCRIPT_CASES]; /* said instead when the last digit of the prompt is this one; NULL = none */
     const char *specials[TEST_SCRIPT_SPECIALS]; /* [n_specials] */
     int n_specials;
+    int n_controls; /* so many of the first of them are control tokens, the others are told as text */
     bool endless;                         /* no <|im_end|> behind the texts: the last token repeats */
     uint32_t pace_us, row_us;             /* a step; each of its tokens */
     uint32_t n_layer, n_ctx;
