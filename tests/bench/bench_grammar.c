@@ -11,6 +11,7 @@
 #include <time.h>
 
 #include "engine/grammar/grammar.h"
+#include "engine/grammar/pieces.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "foundry/tok.h"
@@ -65,7 +66,8 @@ static size_t answer(struct pn_grammar *g, const struct fo_tok_ids *ids, float *
     return n;
 }
 
-static void measure(struct pn_grammars *all, const struct fo_tok *tok, const char *name, enum pn_grammar_kind kind, const char *grammar, const char *text) {
+static void measure(struct pn_grammars *all, const struct fo_tok *tok, const char *name, enum pn_grammar_kind kind, const struct fo_buf *pieces, const char *grammar, const char *text) {
+    size_t n_grammar = pieces ? pieces->len : strlen(grammar);
     static double us[MAX_TOKENS];
     struct fo_tok_ids ids;
     struct pn_grammar *g;
@@ -74,7 +76,7 @@ static void measure(struct pn_grammars *all, const struct fo_tok *tok, const cha
     uint32_t n_vocab = (uint32_t)fo_tok_n_vocab(tok);
     float *logits = malloc(n_vocab * sizeof *logits);
     if (!logits) exit(1);
-    if (fo_tok_encode(tok, text, strlen(text), NULL, 0, 0, &ids, &e) || pn_grammars_get(all, kind, grammar, strlen(grammar), &g, &e)) die(&e);
+    if (fo_tok_encode(tok, text, strlen(text), NULL, 0, 0, &ids, &e) || pn_grammars_get(all, kind, pieces ? pieces->data : grammar, n_grammar, &g, &e)) die(&e);
     pn_grammar_info(g, &info);
     printf("%-16s %6.2f ms compile, %4zu KiB code;", name, info.compile_ms, info.program_bytes >> 10);
     for (int round = 0; round < 5; round++) {
@@ -120,23 +122,48 @@ int main(int argc, char **argv) {
     for (int pretty = 0; pretty < 2; pretty++) {
         fo_buf_clear(&text);
         fill_json(&text, pretty, 40);
-        measure(all, tok, pretty ? "json pretty" : "json", PN_GRAMMAR_JSON_OBJECT, "", fo_buf_str(&text));
+        measure(all, tok, pretty ? "json pretty" : "json", PN_GRAMMAR_JSON_OBJECT, NULL, "", fo_buf_str(&text));
     }
     fo_buf_clear(&text);
     for (int i = 0; i < 60; i++)
         fo_buf_printf(&text, "%s{\"name\": \"Person Number %d of all\", \"age\": %d, \"tags\": [\"x\", \"tall and handsome %d\"]}", i ? "," : "[", i, i, i);
     fo_buf_puts(&text, "]");
-    measure(all, tok, "records", PN_GRAMMAR_GBNF, records, fo_buf_str(&text));
+    measure(all, tok, "records", PN_GRAMMAR_GBNF, NULL, records, fo_buf_str(&text));
     fo_buf_clear(&text);
     for (int i = 0; i < 200; i++) fo_buf_printf(&text, "(%d+%d)*", i * 77, i);
     fo_buf_puts(&text, "1\n");
-    measure(all, tok, "sums", PN_GRAMMAR_GBNF, sums, fo_buf_str(&text));
+    measure(all, tok, "sums", PN_GRAMMAR_GBNF, NULL, sums, fo_buf_str(&text));
     fo_buf_clear(&text);
     for (int i = 0; i < 4000; i++) fo_buf_printf(&text, "word%d ", i % 91);
-    measure(all, tok, "long string", PN_GRAMMAR_GBNF, "root ::= [^\\n]{0,1000000}", fo_buf_str(&text));
-    measure(all, tok, "near its end", PN_GRAMMAR_GBNF, "root ::= [^\\n]{0,200}", "A text that ends within two hundred characters, so that each of its places has a mask of its own towards the end of it: the counter is exact there, and so are they.");
-    measure(all, tok, "regex", PN_GRAMMAR_REGEX, "(\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ (INFO|WARN|ERROR) [\\w ]{1,80}\\n)+",
+    measure(all, tok, "long string", PN_GRAMMAR_GBNF, NULL, "root ::= [^\\n]{0,1000000}", fo_buf_str(&text));
+    measure(all, tok, "near its end", PN_GRAMMAR_GBNF, NULL, "root ::= [^\\n]{0,200}", "A text that ends within two hundred characters, so that each of its places has a mask of its own towards the end of it: the counter is exact there, and so are they.");
+    measure(all, tok, "regex", PN_GRAMMAR_REGEX, NULL, "(\\d{4}-\\d\\d-\\d\\dT\\d\\d:\\d\\d:\\d\\dZ (INFO|WARN|ERROR) [\\w ]{1,80}\\n)+",
             "2026-11-30T13:37:00Z INFO the server has started\n2026-11-30T13:38:10Z ERROR something went wrong with it\n2026-11-30T13:39:12Z WARN nobody knows what\n");
+    struct fo_buf pieces; /* as calls of functions are written: text in tags, ended by the first end tag; and an object of a schema */
+    fo_buf_init(&pieces, 1 << 16);
+    static const char any_text[] = "{\"type\":\"string\"}", todo[] = "{\"type\":\"object\",\"required\":[\"todos\"],\"properties\":{\"todos\":{\"type\":\"array\",\"items\":{\"type\":\"object\","
+                             "\"required\":[\"content\",\"status\"],\"properties\":{\"content\":{\"type\":\"string\",\"minLength\":1},\"status\":{\"enum\":[\"pending\",\"done\"]}}}}}}";
+    for (int tags = 0; tags < 2; tags++) {
+        fo_buf_clear(&pieces);
+        fo_buf_clear(&text);
+        pn_piece_document(&pieces, tags ? any_text : todo, tags ? sizeof any_text - 1 : sizeof todo - 1, '\0');
+        pn_piece_list(&pieces);
+        pn_piece_seq(&pieces, 3);
+        static const char in_tags[] = "<parameter=a>\n", in_object[] = "<tool_call>\n{\"name\": \"f\", \"arguments\": ";
+        pn_piece_literal(&pieces, tags ? in_tags : in_object, tags ? sizeof in_tags - 1 : sizeof in_object - 1);
+        if (tags) {
+            pn_piece_schema(&pieces, &(struct pn_piece_schema){ .form = PN_SCHEMA_TEXT, .mark = "</parameter>", .end = "\n</parameter>" });
+        } else {
+            pn_piece_schema(&pieces, &(struct pn_piece_schema){ .form = PN_SCHEMA_OBJECT });
+        }
+        pn_piece_literal(&pieces, tags ? "" : "}\n</tool_call>", tags ? 0 : 14);
+        pn_piece_literal(&pieces, "\n", 1);
+        for (int i = 0; i < 40; i++)
+            fo_buf_printf(&text, tags ? "%s<parameter=a>\nint main(void) {\n    if (a < %d) return </b>;\n}\n\n</parameter>"
+                                      : "%s<tool_call>\n{\"name\": \"f\", \"arguments\": {\"todos\": [{\"content\": \"Write the %dth thing down\", \"status\": \"pending\"}]}}\n</tool_call>", i ? "\n" : "", i);
+        measure(all, tok, tags ? "call in tags" : "call", PN_GRAMMAR_PIECES, &pieces, NULL, fo_buf_str(&text));
+    }
+    fo_buf_done(&pieces);
     pn_grammars_free(all);
     fo_tok_free(tok);
     fo_gguf_close(g);

@@ -5,9 +5,11 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/chat.h"
 #include "engine/dialect.h"
@@ -237,6 +239,57 @@ static void the_head_of_a_call_begins_the_answer_in_every_dialect(void **state) 
     }
 }
 
+static double cpu_ms(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
+}
+
+static void the_tools_of_an_agent_are_compiled_in_milliseconds(void **state) {
+    (void)state;
+    json_t *body = json_load_file("tests/cases/clients/opencode_first.json", 0, NULL);
+    char *tools = json_dumps(json_object_get(body, "tools"), 0);
+    assert_non_null(tools);
+    static const char *const rows[] = { "hermes", "qwen3-xml", "mistral" };
+    for (size_t i = 0; i < 3; i++) {
+        struct pn_dialect *d = test_dialect(rows[i]);
+        double most = 0;
+        for (int choice = 0; choice < 2; choice++) {
+            struct pn_tools_opts o = { .json = tools, .len = strlen(tools), .choice = choice ? PN_TOOL_REQUIRED : PN_TOOL_AUTO };
+            double best[2] = { 1e9, 1e9 };
+            size_t n_text = 0, n_ops = 0;
+            for (int k = 0; k < 5; k++) {
+                struct pn_tools *t;
+                struct pn_program *p = NULL;
+                struct pn_ir *ir = NULL;
+                struct fo_buf b;
+                char where[128];
+                struct fo_err e = { 0 };
+                fo_buf_init(&b, 1 << 20);
+                double from = cpu_ms();
+                if (pn_tools_new(&o, &t, where, &e) || pn_tools_grammar(t, d, NULL, 0, &b, where, &e)) fail_msg("%s", e.msg);
+                double text = cpu_ms();
+                if (pn_ir_new(&ir, &e) || pn_pieces_build(ir, b.data, b.len, &e) || pn_program_new(ir, &p, &e)) fail_msg("%s", e.msg);
+                double end = cpu_ms();
+                best[0] = text - from < best[0] ? text - from : best[0];
+                best[1] = end - text < best[1] ? end - text : best[1];
+                n_text = b.len;
+                n_ops = p->n_ops;
+                pn_program_free(p);
+                pn_ir_free(ir);
+                fo_buf_done(&b);
+                pn_tools_put(t);
+            }
+            print_message("%s, %s: text in %.2f ms (%zu bytes), code in %.2f ms (%zu ops)\n", rows[i], choice ? "required" : "auto", best[0], n_text, best[1], n_ops);
+            most = best[0] + best[1] > most ? best[0] + best[1] : most;
+        }
+        if (most > 200) fail_msg("%.1f ms", most); /* a tenth of that in a release build */
+        pn_dialect_free(d);
+    }
+    free(tools);
+    json_decref(body);
+}
+
 static void is_made_without_memory_or_not_at_all(void **state) {
     (void)state;
     static const char *const rows[] = { "hermes", "qwen3-xml" };
@@ -326,6 +379,7 @@ int main(void) {
         cmocka_unit_test(a_function_that_is_not_strict_takes_any_arguments_in_tags),
         cmocka_unit_test(what_cannot_be_held_is_refused_for_a_strict_function_and_let_go_for_others),
         cmocka_unit_test(the_head_of_a_call_begins_the_answer_in_every_dialect),
+        cmocka_unit_test(the_tools_of_an_agent_are_compiled_in_milliseconds),
         cmocka_unit_test(is_made_without_memory_or_not_at_all),
         cmocka_unit_test(hostile_pieces_are_refused),
     };
