@@ -50,9 +50,10 @@ struct cf_die {
 };
 
 struct cf_sampling { /* defaults for requests that leave a field out; has_x tells which the manifest sets */
-    bool has_temperature, has_top_p, has_top_k, has_min_p, has_repeat_penalty, has_presence_penalty, has_frequency_penalty;
+    bool has_temperature, has_top_p, has_top_k, has_min_p, has_repeat_penalty, has_presence_penalty, has_frequency_penalty, has_reasoning_budget;
     double temperature, top_p, min_p, repeat_penalty, presence_penalty, frequency_penalty;
     int64_t top_k;
+    int64_t reasoning_budget; /* the model's own key, beside `sampling` */
 };
 
 struct cf_names {

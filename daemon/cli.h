@@ -17,6 +17,8 @@ enum { PD_CLI_MAX_MODELS = 64, PD_CLI_MAX_LIST = 16, PD_CLI_MAX_BATCH = 64 };
 struct pd_cli_model {
     const char *path, *name, *chat_template, *dies, *kv;
     int64_t ctx_cap, max_sessions, max_concurrent; /* 0 = not given */
+    int64_t reasoning_budget;
+    bool has_reasoning_budget;
 };
 
 struct pd_cli_list {

@@ -77,8 +77,8 @@ static int first_of(const struct pd_cli_args *a, int i) {
         const char *name = name_of(m, &n);
         if (!same_text(m->path, f->path)) pd_cli_failf("--name %.*s stands for two files, %s and %s: a name twice means two copies of one file", (int)n, name, f->path, m->path);
         else if (m->ctx_cap != f->ctx_cap || m->max_sessions != f->max_sessions || m->max_concurrent != f->max_concurrent || !same_kv(m->kv, f->kv) ||
-                 !same_text(m->chat_template, f->chat_template))
-            pd_cli_failf("%.*s: its copies differ in a cap, type of KV or template: give them the same flags, or names of their own", (int)n, name);
+                 m->has_reasoning_budget != f->has_reasoning_budget || m->reasoning_budget != f->reasoning_budget || !same_text(m->chat_template, f->chat_template))
+            pd_cli_failf("%.*s: its copies differ in a cap, a budget, type of KV or template: give them the same flags, or names of their own", (int)n, name);
         else return k;
         return 0;
     }
@@ -181,6 +181,8 @@ static bool put_model(const struct pd_cli_args *a, int i, const struct found *f,
     if (sessions == 1 && !concurrent) concurrent = 1;
     put_int(y, "max_sessions", sessions, 0);
     put_int(y, "max_concurrent", concurrent, 0);
+    const struct pd_cli_model *thinks = m->has_reasoning_budget ? m : all;
+    if (thinks->has_reasoning_budget) fo_buf_printf(y, "    reasoning_budget: %lld\n", (long long)thinks->reasoning_budget);
     if (!put_kv(m->kv ? m->kv : all->kv, y)) return false;
     if (template) {
         fo_buf_puts(y, "    chat_template: ");

@@ -44,13 +44,14 @@ enum kind { FLAG, STR, INT, REAL, U64, LIST, MODEL_PATH, MODEL_STR, MODEL_INT };
 #define AT(field) offsetof(struct pd_cli_args, field)
 #define HAS(field) (int)offsetof(struct pd_cli_args, field)
 #define IN_MODEL(field) offsetof(struct pd_cli_model, field)
+#define MODEL_HAS(field) (int)offsetof(struct pd_cli_model, field)
 
 static const struct option_row {
     const char *name;
     char letter; /* 0 = none */
     enum kind kind;
     size_t at;   /* in pd_cli_args, or in pd_cli_model for MODEL_... */
-    int has;     /* where a bool says that it was given; -1 = nowhere */
+    int has;     /* where, in the same, a bool says that it was given; -1 = nowhere */
     unsigned commands;
     double min, max;
     const char *arg, *help;
@@ -73,6 +74,7 @@ static const struct option_row {
     { "max-sessions", 0, MODEL_INT, IN_MODEL(max_sessions), -1, SERVE | INSPECT, 1, 1024, "N", "sessions that may hold KV at once (default 4)" },
     { "max-concurrent", 0, MODEL_INT, IN_MODEL(max_concurrent), -1, SERVE | INSPECT, 1, 64, "N", "requests that run at once (default 2)" },
     { "chat-template", 0, MODEL_STR, IN_MODEL(chat_template), -1, SERVE | RUN, 0, 0, "FILE", "template to use instead of the model's own" },
+    { "reasoning-budget", 0, MODEL_INT, IN_MODEL(reasoning_budget), MODEL_HAS(has_reasoning_budget), SERVE, 0, 1 << 20, "N", "most tokens of a thought, for requests that do not say (default: no limit; 0 = no thought)" },
     { "host", 0, STR, AT(host), -1, SERVE, 0, 0, "ADDR", "address to listen on (default 127.0.0.1)" },
     { "port", 0, INT, AT(port), -1, SERVE, 0, 65535, "P", "port to listen on (default 8080)" },
     { "dies", 0, MODEL_STR, IN_MODEL(dies), -1, SERVE | INSPECT, 0, 0, "LIST", "where it runs: 0,1 counts accelerator dies as /admin/dies lists them, names work too; several split it by layers (inspect: over as many equal dies, which need not be there)" },
@@ -165,7 +167,7 @@ static int bad_value(const struct option_row *r, const char *s) {
 static int set(struct pd_cli_args *a, const struct option_row *r, const char *s) {
     char *base = (char *)a;
     struct pd_cli_model *m = &a->models[a->n_models];
-    if (r->has >= 0) *(bool *)(base + r->has) = true;
+    if (r->has >= 0) *(bool *)((r->kind == MODEL_INT ? (char *)m : base) + r->has) = true;
     switch (r->kind) {
     case FLAG: *(bool *)(base + r->at) = true; return 0;
     case STR: *(const char **)(base + r->at) = s; return 0;

@@ -199,6 +199,7 @@ static void reads_every_honoured_key(void **state) {
                                      "  state: loaded\n"
                                      "  memory: gated\n"
                                      "  chat_template: t.jinja\n"
+                                     "  reasoning_budget: 512\n"
                                      "  sampling: { temperature: 0.7, top_p: 0.95, top_k: 40, min_p: 0.05, repeat_penalty: 1.1,\n"
                                      "              presence_penalty: -0.5, frequency_penalty: 2 }\n"
                                      "- { name: second, source: { path: b } }\n"
@@ -226,7 +227,9 @@ static void reads_every_honoured_key(void **state) {
     assert_string_equal(a->chat_template, "t.jinja");
     const struct cf_sampling *s = &a->sampling;
     assert_true(s->has_temperature && s->has_top_p && s->has_top_k && s->has_min_p && s->has_repeat_penalty && s->has_presence_penalty &&
-                s->has_frequency_penalty);
+                s->has_frequency_penalty && s->has_reasoning_budget);
+    assert_int_equal(s->reasoning_budget, 512);
+    assert_false(b->sampling.has_reasoning_budget);
     assert_true(s->temperature == 0.7 && s->top_p == 0.95 && s->top_k == 40 && s->min_p == 0.05 && s->repeat_penalty == 1.1 &&
                 s->presence_penalty == -0.5 && s->frequency_penalty == 2);
     assert_int_equal(b->max_sessions, 6);

@@ -17,7 +17,7 @@ static const char full[] =
     "], [ \"auto:2\" ] ]\n"
     "ctx_cap: 512\nmax_sessions: 7\nmax_concurrent: 3\nqueue: { depth: 0, timeout: 90s }\ndecode_stall: 1500ms\nkv: { type: q8_0 }\nstate: "
     "absent\npriority: 9\nmemory: trust\nsampling: { temperature: 0.7, top_p: 0.123456789, top_k: 40, min_p: 0, repeat_penalty: 1.00001, "
-    "presence_penalty: -2, frequency_penalty: 0.5 }\nchat_template: t.jinja\n";
+    "presence_penalty: -2, frequency_penalty: 0.5 }\nreasoning_budget: 0\nchat_template: t.jinja\n";
 
 static struct cf_model *parse(const char *text, const struct cf_model *defaults) {
     struct cf_model *m = NULL;
@@ -153,6 +153,8 @@ static void finds_every_change_and_its_cost(void **state) {
         { "1.00001", "1.00002", "sampling.repeat_penalty", CF_LIVE },
         { "presence_penalty: -2", "presence_penalty: -1", "sampling.presence_penalty", CF_LIVE },
         { "frequency_penalty: 0.5", "frequency_penalty: 0", "sampling.frequency_penalty", CF_LIVE },
+        { "reasoning_budget: 0", "reasoning_budget: 16", "reasoning_budget", CF_LIVE },
+        { "reasoning_budget: 0\n", "", "reasoning_budget", CF_LIVE }, /* none is not 0 */
         { "chat_template: t.jinja", "chat_template: auto", "chat_template", CF_RELOAD },
     };
     struct cf_model *a = parse(full, NULL);
