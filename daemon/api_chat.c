@@ -11,6 +11,7 @@
 #include "daemon/params.h"
 #include "daemon/routes.h"
 #include "daemon/text.h"
+#include "daemon/tools.h"
 #include "engine/engine.h"
 #include "engine/text.h"
 
@@ -24,9 +25,9 @@ static void talk(struct pd_app *app, struct pd_call *c, unsigned api) {
     if (ok) {
         const struct pn_model *m = pn_served_model(s);
         pd_params_defaults(&p, &sampling);
-        ok = pd_params_check_ids(&p, pn_model_info(m)->n_vocab, &x) && pd_grammar_compile(s, &p, &x) && pd_chat_encode(s, &p, 0, NULL, &ids, &x);
+        ok = pd_params_check_ids(&p, pn_model_info(m)->n_vocab, &x) && pd_grammar_compile(s, &p, &x) && pd_tools_compile(s, &p, &x) && pd_chat_encode(s, &p, 0, NULL, &ids, &x);
     }
-    if (ok) pd_generate(app, c, s, &p, &(struct pd_job){ .ids = ids.ids, .n_ids = ids.n }, 1);
+    if (ok) pd_generate(app, c, s, &p, &(struct pd_job){ .ids = ids.ids, .n_ids = ids.n, .in_reasoning = ids.in_reasoning }, 1);
     else pd_error_reply(c, &x);
     free(ids.ids);
     pn_served_put(s);

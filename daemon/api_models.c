@@ -7,6 +7,7 @@
 #include "daemon/http.h"
 #include "daemon/oai.h"
 #include "daemon/routes.h"
+#include "daemon/text.h"
 #include "engine/engine.h"
 
 /* What is known only once the model is loaded. */
@@ -23,6 +24,9 @@ static void add_loaded(json_t *obj, struct pn_served *s) {
     json_object_set_new(obj, "ctx_cap", json_integer(cap));
     json_object_set_new(obj, "effective_ctx", json_integer(cap));
     json_object_set_new(obj, "max_concurrent", json_integer(info->max_concurrent));
+    struct pd_dialect_words w = pd_dialect_words(pn_served_model(s));
+    json_object_set_new(obj, "tools", w.tools ? json_string(w.tools) : json_null());
+    json_object_set_new(obj, "reasoning", w.reasoning ? json_string(w.reasoning) : json_null());
     json_object_set_new(obj, "meta",
                         json_pack("{s:I, s:I, s:I, s:I, s:I, s:I, s:I, s:s, s:s}", "n_ctx", cap, "n_ctx_train", (json_int_t)info->n_ctx_train, "n_vocab",
                                   (json_int_t)info->n_vocab, "n_embd", (json_int_t)info->n_embd, "n_params", (json_int_t)info->n_params, "size",

@@ -112,6 +112,11 @@ static bool submit(struct gen *g, const struct pd_job *job, int64_t k, bool goes
         .grammar = p->grammar,
         .ignore_end = p->ignore_end,
         .id = g->call->id,
+        .parts = (p->api & PD_API_TALK) != 0, /* completions are the model's own text, whatever stands in it */
+        .in_reasoning = job->in_reasoning,
+        .tools = p->tools,
+        .calls = p->calls,
+        .reasoning_budget = (int32_t)p->reasoning_budget,
         .want_text = true,
         .logprobs = p->n_top >= 0,
         .n_top_logprobs = p->n_top > 0 ? (uint32_t)p->n_top : 0,
@@ -132,6 +137,7 @@ static void add_usage(struct gen *g, const struct pn_usage *u, bool first_of_pro
         sum->cached_tokens += u->cached_tokens;
     }
     sum->completion_tokens += u->completion_tokens;
+    sum->reasoning_tokens += u->reasoning_tokens;
 }
 
 /* Of a request that is over: what was computed counts, however often. */
@@ -144,9 +150,24 @@ static void add_timings(struct pd_timings *t, const struct pn_usage *u) {
     t->predicted_ms += u->decode_ms;
 }
 
-/* Pulls one request to its end into the stream or into `text`. True = the choice is complete, and *ret_last is the engine's; else it has the
+/* A piece of the answer's text, into the stream or into `parts`. False = over, for whatever reason. Log-probabilities are of content, and come
+ * with it. */
+static bool deliver(struct gen *g, const struct pn_event *ev, int64_t index, struct pd_parts *parts, struct pd_logprobs *l) {
+    bool content = ev->part == PN_PART_CONTENT;
+    if (ev->text_len == 0 && !(content && l->n)) return true;
+    if (g->params->stream) {
+        g->answer.writer->part(&g->answer, index, ev->part, ev->text, ev->text_len, content ? l : NULL, &g->out);
+        return flush(g);
+    }
+    if (ev->text_len == 0 && g->params->api != PD_API_RESPONSES) return true; /* all of them are taken at the end */
+    struct pd_part *p = pd_parts_add(parts, ev->part, ev->text, ev->text_len);
+    if (p && content && g->params->api == PD_API_RESPONSES) pd_logprobs_join(l, &p->logprobs);
+    return p && !p->logprobs.failed ? true : fail_memory(g);
+}
+
+/* Pulls one request to its end into the stream or into `parts`. True = the choice is complete, and *ret_last is the engine's; else it has the
  * tokens that came, and their times as they were seen from here. */
-static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_buf *text, struct pd_logprobs *l, struct pn_event *ret_last) {
+static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct pd_parts *parts, struct pd_logprobs *l, struct pn_event *ret_last) {
     bool stream = g->params->stream;
     struct pn_usage *seen = &ret_last->usage;
     uint64_t since = fo_now_ms(); /* what is under way: waiting, the prompt, the answer */
@@ -177,13 +198,7 @@ static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_b
                 since = fo_now_ms();
             }
             seen->completion_tokens += ev.token >= 0;
-            if (ev.text_len == 0 && (!stream || l->n == 0)) break;
-            if (!stream) {
-                fo_buf_append(text, ev.text, ev.text_len);
-                break;
-            }
-            g->answer.writer->text(&g->answer, index, ev.text, ev.text_len, l, &g->out);
-            if (!flush(g)) return false;
+            if (!deliver(g, &ev, index, parts, l)) return false;
             break;
         case PN_EV_DONE:
             *ret_last = ev;
@@ -197,11 +212,8 @@ static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct fo_b
     }
 }
 
-static bool begin_choice(struct gen *g, const struct pd_job *job, int64_t index, struct fo_buf *text) {
-    if (!g->params->stream) {
-        if (job->echo) fo_buf_append(text, job->echo, job->n_echo);
-        return true;
-    }
+static bool begin_choice(struct gen *g, const struct pd_job *job, int64_t index, struct pd_parts *parts) {
+    if (!g->params->stream) return !job->echo || pd_parts_add(parts, PN_PART_CONTENT, job->echo, job->n_echo) || fail_memory(g);
     if (!g->open) {
         if (!pd_stream_open(g->call, 200, PD_SSE_TYPE, PD_SSE_HEADERS)) return false;
         g->open = true;
@@ -216,14 +228,15 @@ static bool begin_choice(struct gen *g, const struct pd_job *job, int64_t index,
 static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int64_t index, struct pd_choice *ret) {
     struct pn_event last = { .finish = PN_FINISH_LENGTH, .usage = { .prompt_tokens = job->n_ids } };
     struct pn_request *r = NULL;
-    struct fo_buf text, logprobs;
+    struct pd_parts parts;
+    struct fo_buf logprobs;
     struct pd_logprobs l;
     bool generates = !g->params->has_max_tokens || g->params->max_tokens > 0; /* echo alone needs no model */
     if (generates && !submit(g, job, k, index > 0, &r)) return false;
-    fo_buf_init(&text, MAX_TEXT - g->kept_bytes);
+    pd_parts_init(&parts, MAX_TEXT - g->kept_bytes);
     fo_buf_init(&logprobs, MAX_TEXT - g->kept_bytes);
     pd_logprobs_init(&l, g->params->api, g->params->n_top >= 0 ? pn_served_model(g->served) : NULL, MAX_TEXT - g->kept_bytes);
-    bool ok = begin_choice(g, job, index, &text) && (!r || pull(g, r, index, &text, &l, &last));
+    bool ok = begin_choice(g, job, index, &parts) && (!r || pull(g, r, index, &parts, &l, &last));
     add_usage(g, &last.usage, k == 0); /* also for the log of a client that left */
     if (r) add_timings(&g->timings, &last.usage);
     pn_request_release(r); /* cancels what is not finished */
@@ -231,16 +244,16 @@ static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int6
         g->answer.writer->finish(&g->answer, index, last.finish, (size_t)index + 1 == g->n ? &g->timings : NULL, &g->out);
         ok = flush(g);
     }
-    if (ok && !g->params->stream && l.m) pd_logprobs_take(&l, &logprobs);
-    if (ok && (text.failed || logprobs.failed || text.len + logprobs.len > MAX_TEXT - g->kept_bytes)) ok = fail_memory(g);
+    if (ok && !g->params->stream && l.m && g->params->api != PD_API_RESPONSES) pd_logprobs_take(&l, &logprobs);
+    if (ok && (logprobs.failed || parts.bytes + logprobs.len > MAX_TEXT - g->kept_bytes)) ok = fail_memory(g);
     if (ok) {
-        ret->len = text.len;
-        g->kept_bytes += text.len + logprobs.len;
-        ret->text = fo_buf_steal(&text);
+        g->kept_bytes += parts.bytes + logprobs.len;
+        ret->parts = parts;
+        pd_parts_init(&parts, 0);
         ret->logprobs = fo_buf_steal(&logprobs);
         ret->finish = last.finish;
     }
-    fo_buf_done(&text);
+    pd_parts_done(&parts);
     fo_buf_done(&logprobs);
     pd_logprobs_done(&l);
     return ok;
@@ -286,7 +299,7 @@ void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, con
     c->note.prefill_ms = g.timings.prompt_ms;
     c->note.decode_ms = g.timings.predicted_ms;
     for (size_t i = 0; i < n && choices; i++) {
-        free(choices[i].text);
+        pd_parts_done(&choices[i].parts);
         free(choices[i].logprobs);
     }
     free(choices);

@@ -1,5 +1,6 @@
 /* From a checked request to its answer, for every endpoint that generates: submit, pull events, deliver them whole or as a stream. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -12,6 +13,7 @@ struct pn_served;
 struct pd_job {
     const int32_t *ids; /* [n_ids] */
     uint32_t n_ids;
+    bool in_reasoning;  /* they end within a thought */
     const char *echo;   /* [n_echo] what the answer begins with, or NULL */
     size_t n_echo;
 };

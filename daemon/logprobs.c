@@ -138,6 +138,11 @@ static void move(struct pd_logprobs *l, int list, const char *before, const char
     fo_buf_clear(&l->list[list]);
 }
 
+void pd_logprobs_join(struct pd_logprobs *l, struct fo_buf *members) {
+    if (l->n) move(l, CONTENT, members->len ? "," : "", "", members);
+    l->n = 0;
+}
+
 void pd_logprobs_take(struct pd_logprobs *l, struct fo_buf *out) {
     l->n = 0;
     if (!l->m) {

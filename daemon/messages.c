@@ -63,6 +63,14 @@ static bool check_tool_calls(const json_t *calls, const char *path, struct pd_er
     return true;
 }
 
+/* Other servers call it `reasoning`; templates know one name. */
+static bool take_thought(json_t *m, const char *path, struct pd_error *x) {
+    json_t *other = json_object_get(m, "reasoning"), *own = json_object_get(m, "reasoning_content");
+    if (!check_text(m, "reasoning", path, false, x)) return false;
+    if (!json_is_string(other) || json_is_string(own)) return true;
+    return json_object_set(m, "reasoning_content", other) == 0 || pd_error_memory(x);
+}
+
 static bool check_message(json_t *m, const char *path, struct pd_error *x) {
     char at[PATH_BYTES];
     if (!json_is_object(m)) return wrong(x, path, "an object");
@@ -77,7 +85,7 @@ static bool check_message(json_t *m, const char *path, struct pd_error *x) {
     if (r == 1 && json_object_set_new(m, "role", json_string("system"))) return pd_error_memory(x);
 
     if (!check_text(m, "name", path, false, x) || !check_text(m, "refusal", path, false, x) || !check_text(m, "reasoning_content", path, false, x)) return false;
-    if (!check_text(m, "tool_call_id", path, tool, x)) return false;
+    if (!take_thought(m, path, x) || !check_text(m, "tool_call_id", path, tool, x)) return false;
     const json_t *calls = json_object_get(m, "tool_calls");
     if (calls && !json_is_null(calls)) {
         join(at, path, "tool_calls");

@@ -67,7 +67,16 @@ static const struct shape {
     { "guided_grammar", PD_API_ANSWERS, 0, J({"type":["string","null"],"maxLength":1048576}) },
     { "guided_regex", PD_API_ANSWERS, 0, J({"type":["string","null"],"maxLength":1048576}) },
     { "guided_choice", PD_API_ANSWERS, 0, J({"type":["array","null"],"maxItems":4096,"items":{"type":"string"}}) },
-    { "tools", PD_API_TALK, 0, J({"type":["array","null"],"items":{"type":"object"}}) },
+    { "tools", PD_API_CHAT | PD_API_TOKENIZE, 0, J({"type":["array","null"],"maxItems":128,"items":{"$ref":"#/components/schemas/Tool"}}) },
+    { "tools", PD_API_RESPONSES, 0, J({"type":["array","null"],"maxItems":128,"items":{"$ref":"#/components/schemas/FlatTool"}}) },
+    { "tool_choice", PD_API_CHAT | PD_API_TOKENIZE, 0,
+      J({"anyOf":[{"type":"null"},{"enum":["none","auto","required"]},{"type":"object","required":["type","function"],"properties":{"type":{"const":"function"},
+        "function":{"type":"object","required":["name"],"properties":{"name":{"type":"string"}}}}}]}) },
+    { "tool_choice", PD_API_RESPONSES, 0,
+      J({"anyOf":[{"type":"null"},{"enum":["none","auto","required"]},{"type":"object","required":["type","name"],"properties":{"type":{"const":"function"},"name":{"type":"string"}}}]}) },
+    { "reasoning_effort", PD_API_CHAT | PD_API_TOKENIZE, 0, J({"anyOf":[{"type":"null"},{"enum":["none","minimal","low","medium","high","xhigh"]}]}) },
+    { "reasoning", PD_API_RESPONSES, 0,
+      J({"type":["object","null"],"properties":{"effort":{"enum":["none","minimal","low","medium","high","xhigh",null]},"summary":{},"generate_summary":{},"context":{}},"additionalProperties":false}) },
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 
@@ -133,11 +142,26 @@ static const struct {
     const char *name, *schema;
 } parts[] = {
     { "TokenIds", J({"type":"array","minItems":1,"items":{"type":"integer","minimum":0,"maximum":2147483647}}) },
+    { "Function",
+      J({"type":"object","required":["name"],"properties":{"name":{"type":"string","pattern":"^[A-Za-z0-9_-]{1,64}$"},"description":{"type":["string","null"]},
+        "parameters":{"type":["object","null"]},"strict":{"type":["boolean","null"]}}}) },
+    { "Tool", J({"type":"object","required":["type","function"],"properties":{"type":{"const":"function"},"function":{"$ref":"#/components/schemas/Function"}}}) },
+    { "FlatTool",
+      J({"type":"object","required":["type","name"],"properties":{"type":{"const":"function"},"name":{"type":"string","pattern":"^[A-Za-z0-9_-]{1,64}$"},"description":{"type":["string","null"]},
+        "parameters":{"type":["object","null"]},"strict":{"type":["boolean","null"]}}}) },
+    { "ToolCall",
+      J({"type":"object","required":["id","type","function"],"properties":{"id":{"type":"string","pattern":"^call_[0-9a-f]{24}$"},"type":{"const":"function"},
+        "function":{"type":"object","required":["name","arguments"],"properties":{"name":{"type":"string"},"arguments":{"type":"string"}},"additionalProperties":false}},"additionalProperties":false}) },
+    { "ToolCallDelta",
+      J({"oneOf":[{"type":"object","required":["index","id","type","function"],"properties":{"index":{"type":"integer","minimum":0},"id":{"type":"string","pattern":"^call_[0-9a-f]{24}$"},
+        "type":{"const":"function"},"function":{"type":"object","required":["name","arguments"],"properties":{"name":{"type":"string"},"arguments":{"const":""}},"additionalProperties":false}},
+        "additionalProperties":false},{"type":"object","required":["index","function"],"properties":{"index":{"type":"integer","minimum":0},"function":{"type":"object","required":["arguments"],
+        "properties":{"arguments":{"type":"string"}},"additionalProperties":false}},"additionalProperties":false}]}) },
     { "Stop", J({"type":"string","minLength":1,"maxLength":256}) },
     { "Message",
       J({"type":"object","required":["role"],"properties":{"role":{"enum":["system","developer","user","assistant","tool"]},
         "content":{"anyOf":[{"type":"null"},{"type":"string"},{"type":"array","minItems":1,"items":{"$ref":"#/components/schemas/Part"}}]},
-        "name":{"type":["string","null"]},"refusal":{"type":["string","null"]},"reasoning_content":{"type":["string","null"]},"tool_call_id":{"type":["string","null"]},
+        "name":{"type":["string","null"]},"refusal":{"type":["string","null"]},"reasoning_content":{"type":["string","null"]},"reasoning":{"type":["string","null"]},"tool_call_id":{"type":["string","null"]},
         "tool_calls":{"type":["array","null"],"items":{"type":"object","required":["id","function"],"properties":{"id":{"type":"string"},
         "function":{"type":"object","required":["name"],"properties":{"name":{"type":"string"},"arguments":{"type":["string","object","null"]}}}}}}}}) },
     { "Part",
@@ -164,14 +188,25 @@ static const struct {
     { "OutputMessage",
       J({"type":"object","required":["id","type","status","role","content"],"properties":{"id":{"type":"string","pattern":"^msg_"},"type":{"const":"message"},
         "status":{"enum":["in_progress","completed","incomplete"]},"role":{"const":"assistant"},"content":{"type":"array","items":{"$ref":"#/components/schemas/OutputText"}}}}) },
+    { "ReasoningText", J({"type":"object","required":["type","text"],"properties":{"type":{"const":"reasoning_text"},"text":{"type":"string"}},"additionalProperties":false}) },
+    { "OutputReasoning",
+      J({"type":"object","required":["id","type","status","summary","content"],"properties":{"id":{"type":"string","pattern":"^rs_"},"type":{"const":"reasoning"},
+        "status":{"enum":["in_progress","completed","incomplete"]},"summary":{"type":"array","maxItems":0},"content":{"type":"array","maxItems":1,"items":{"$ref":"#/components/schemas/ReasoningText"}}},
+        "additionalProperties":false}) },
+    { "OutputCall",
+      J({"type":"object","required":["id","type","status","call_id","name","arguments"],"properties":{"id":{"type":"string","pattern":"^fc_"},"type":{"const":"function_call"},
+        "status":{"enum":["in_progress","completed","incomplete"]},"call_id":{"type":"string","pattern":"^call_[0-9a-f]{24}$"},"name":{"type":"string"},"arguments":{"type":"string"}},
+        "additionalProperties":false}) },
+    { "OutputItem",
+      J({"oneOf":[{"$ref":"#/components/schemas/OutputMessage"},{"$ref":"#/components/schemas/OutputReasoning"},{"$ref":"#/components/schemas/OutputCall"}]}) },
     { "Response",
       J({"type":"object","required":["id","object","created_at","status","error","incomplete_details","instructions","max_output_tokens","metadata","model","output","parallel_tool_calls",
         "previous_response_id","store","temperature","text","tool_choice","tools","top_p","truncation","usage"],
         "properties":{"id":{"type":"string","pattern":"^resp_"},"object":{"const":"response"},"created_at":{"type":"integer"},"status":{"enum":["in_progress","completed","incomplete","failed"]},
         "error":{"type":["object","null"],"required":["code","message"],"properties":{"code":{"enum":["server_error","rate_limit_exceeded","invalid_prompt"]},"message":{"type":"string"}}},
         "incomplete_details":{"type":["object","null"],"properties":{"reason":{"const":"max_output_tokens"}}},"instructions":{"type":["string","null"]},"max_output_tokens":{"type":["integer","null"]},
-        "metadata":{"type":"object","additionalProperties":{"type":"string"}},"model":{"type":"string"},"output":{"type":"array","maxItems":1,"items":{"$ref":"#/components/schemas/OutputMessage"}},
-        "parallel_tool_calls":{"type":"boolean"},"previous_response_id":{"type":"null"},"store":{"const":false},"temperature":{"type":"number"},"text":{"type":"object"},"tool_choice":{"enum":["auto","none"]},
+        "metadata":{"type":"object","additionalProperties":{"type":"string"}},"model":{"type":"string"},"output":{"type":"array","items":{"$ref":"#/components/schemas/OutputItem"}},
+        "parallel_tool_calls":{"type":"boolean"},"previous_response_id":{"type":"null"},"store":{"const":false},"temperature":{"type":"number"},"text":{"type":"object"},"tool_choice":{"anyOf":[{"enum":["auto","none","required"]},{"type":"object"}]},
         "tools":{"type":"array"},"top_p":{"type":"number"},"truncation":{"const":"disabled"},"usage":{"anyOf":[{"type":"null"},{"$ref":"#/components/schemas/ResponseUsage"}]}}}) },
     { "ResponseUsage",
       J({"type":"object","required":["input_tokens","input_tokens_details","output_tokens","output_tokens_details","total_tokens"],"properties":{"input_tokens":{"type":"integer"},
@@ -182,14 +217,23 @@ static const struct {
         {"type":"object","required":["type","sequence_number","response"],"properties":{"type":{"enum":["response.created","response.in_progress","response.completed","response.incomplete","response.failed"]},
         "sequence_number":{"type":"integer","minimum":0},"response":{"$ref":"#/components/schemas/Response"}},"additionalProperties":false},
         {"type":"object","required":["type","sequence_number","output_index","item"],"properties":{"type":{"enum":["response.output_item.added","response.output_item.done"]},
-        "sequence_number":{"type":"integer","minimum":0},"output_index":{"const":0},"item":{"$ref":"#/components/schemas/OutputMessage"}},"additionalProperties":false},
+        "sequence_number":{"type":"integer","minimum":0},"output_index":{"type":"integer","minimum":0},"item":{"$ref":"#/components/schemas/OutputItem"}},"additionalProperties":false},
         {"type":"object","required":["type","sequence_number","item_id","output_index","content_index","part"],"properties":{"type":{"enum":["response.content_part.added","response.content_part.done"]},
-        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"const":0},"content_index":{"const":0},"part":{"$ref":"#/components/schemas/OutputText"}},"additionalProperties":false},
+        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"type":"integer","minimum":0},"content_index":{"const":0},"part":{"oneOf":[{"$ref":"#/components/schemas/OutputText"},
+        {"$ref":"#/components/schemas/ReasoningText"}]}},"additionalProperties":false},
+        {"type":"object","required":["type","sequence_number","item_id","output_index","content_index","delta"],"properties":{"type":{"const":"response.reasoning_text.delta"},
+        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"type":"integer","minimum":0},"content_index":{"const":0},"delta":{"type":"string"}},"additionalProperties":false},
+        {"type":"object","required":["type","sequence_number","item_id","output_index","content_index","text"],"properties":{"type":{"const":"response.reasoning_text.done"},
+        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"type":"integer","minimum":0},"content_index":{"const":0},"text":{"type":"string"}},"additionalProperties":false},
+        {"type":"object","required":["type","sequence_number","item_id","output_index","delta"],"properties":{"type":{"const":"response.function_call_arguments.delta"},
+        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"type":"integer","minimum":0},"delta":{"type":"string"}},"additionalProperties":false},
+        {"type":"object","required":["type","sequence_number","item_id","output_index","name","arguments"],"properties":{"type":{"const":"response.function_call_arguments.done"},
+        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"type":"integer","minimum":0},"name":{"type":"string"},"arguments":{"type":"string"}},"additionalProperties":false},
         {"type":"object","required":["type","sequence_number","item_id","output_index","content_index","delta","logprobs"],"properties":{"type":{"const":"response.output_text.delta"},
-        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"const":0},"content_index":{"const":0},"delta":{"type":"string"},
+        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"type":"integer","minimum":0},"content_index":{"const":0},"delta":{"type":"string"},
         "logprobs":{"$ref":"#/components/schemas/TokenLogprobs"}},"additionalProperties":false},
         {"type":"object","required":["type","sequence_number","item_id","output_index","content_index","text","logprobs"],"properties":{"type":{"const":"response.output_text.done"},
-        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"const":0},"content_index":{"const":0},"text":{"type":"string"},
+        "sequence_number":{"type":"integer","minimum":0},"item_id":{"type":"string"},"output_index":{"type":"integer","minimum":0},"content_index":{"const":0},"text":{"type":"string"},
         "logprobs":{"$ref":"#/components/schemas/TokenLogprobs"}},"additionalProperties":false},
         {"type":"object","required":["type","sequence_number","code","message","param","error"],"properties":{"type":{"const":"error"},"sequence_number":{"type":"integer","minimum":0},
         "code":{"type":["string","null"]},"message":{"type":"string"},"param":{"type":["string","null"]},"error":{"type":"object"}},"additionalProperties":false}]}) },
@@ -227,12 +271,14 @@ static const struct {
       J({"type":"object","required":["id","object","created","model","choices","usage"],"properties":{"id":{"type":"string"},"object":{"const":"chat.completion"},"created":{"type":"integer"},
         "model":{"type":"string"},"system_fingerprint":{"type":"string"},"usage":{"$ref":"#/components/schemas/Usage"},"choices":{"type":"array","items":{"type":"object",
         "required":["index","message","finish_reason"],"properties":{"index":{"type":"integer"},"finish_reason":{"$ref":"#/components/schemas/FinishReason"},"logprobs":{"$ref":"#/components/schemas/ChatLogprobs"},
-        "message":{"type":"object","required":["role","content"],"properties":{"role":{"const":"assistant"},"content":{"type":["string","null"]},"refusal":{"type":["string","null"]}}}}}},
+        "message":{"type":"object","required":["role","content"],"properties":{"role":{"const":"assistant"},"content":{"type":["string","null"]},"refusal":{"type":["string","null"]},
+        "reasoning_content":{"type":"string"},"tool_calls":{"type":"array","minItems":1,"items":{"$ref":"#/components/schemas/ToolCall"}}},"additionalProperties":false}}}},
         "timings":{"$ref":"#/components/schemas/Timings"}}}) },
     { "ChatCompletionChunk",
       J({"type":"object","required":["id","object","created","model","choices"],"properties":{"id":{"type":"string"},"object":{"const":"chat.completion.chunk"},"created":{"type":"integer"},
         "model":{"type":"string"},"usage":{"anyOf":[{"type":"null"},{"$ref":"#/components/schemas/Usage"}]},"choices":{"type":"array","items":{"type":"object","required":["index","delta","finish_reason"],
-        "properties":{"index":{"type":"integer"},"delta":{"type":"object","properties":{"role":{"const":"assistant"},"content":{"type":"string"}}},
+        "properties":{"index":{"type":"integer"},"delta":{"type":"object","properties":{"role":{"const":"assistant"},"content":{"type":["string","null"]},"reasoning_content":{"type":"string"},
+        "tool_calls":{"type":"array","minItems":1,"maxItems":1,"items":{"$ref":"#/components/schemas/ToolCallDelta"}}},"additionalProperties":false},
         "finish_reason":{"anyOf":[{"type":"null"},{"$ref":"#/components/schemas/FinishReason"}]},"logprobs":{"$ref":"#/components/schemas/ChatLogprobs"}}}},
         "timings":{"$ref":"#/components/schemas/Timings"}}}) },
     { "Completion",
@@ -242,7 +288,8 @@ static const struct {
         "finish_reason":{"anyOf":[{"type":"null"},{"$ref":"#/components/schemas/FinishReason"}]}}}},"timings":{"$ref":"#/components/schemas/Timings"}}}) },
     { "Model",
       J({"type":"object","required":["id","object","created","owned_by","status"],"properties":{"id":{"type":"string"},"object":{"const":"model"},"created":{"type":"integer"},"owned_by":{"type":"string"},
-        "aliases":{"type":"array","items":{"type":"string"}},"status":{"type":"string"},"reason":{"type":["string","null"]},"context_window":{"type":"integer"},"max_output_tokens":{"type":"integer"}}}) },
+        "aliases":{"type":"array","items":{"type":"string"}},"status":{"type":"string"},"reason":{"type":["string","null"]},"context_window":{"type":"integer"},"max_output_tokens":{"type":"integer"},
+        "tools":{"type":["string","null"]},"reasoning":{"type":["string","null"]}}}) },
 };
 
 const char *pd_openapi_said(size_t i, unsigned *ret_api) {
@@ -272,14 +319,15 @@ static json_t *number(double v) {
     return v == (double)(int64_t)v ? json_integer((json_int_t)v) : json_real(v);
 }
 
-static const struct shape *shape_of(const struct pd_param_doc *d) {
+/* The shape of a row's field in bodies that have these fields. */
+static const struct shape *shape_of(const struct pd_param_doc *d, unsigned fields) {
     for (int i = 0; i < N_SHAPES; i++)
-        if ((shapes[i].api & d->api) && strcmp(shapes[i].field, d->name) == 0) return &shapes[i];
+        if ((shapes[i].api & d->api & fields) && strcmp(shapes[i].field, d->name) == 0) return &shapes[i];
     return NULL;
 }
 
 /* Null is "unset" everywhere but in what must be there. */
-static json_t *field_schema(struct build *b, const struct pd_param_doc *d) {
+static json_t *field_schema(struct build *b, const struct pd_param_doc *d, unsigned fields) {
     static const char *const names[] = { [PD_NUMBER] = "number", [PD_INTEGER] = "integer", [PD_BOOLEAN] = "boolean" };
     json_t *s = NULL;
     if (d->verdict == PD_REFUSED) { /* what asks for nothing is taken */
@@ -287,7 +335,7 @@ static json_t *field_schema(struct build *b, const struct pd_param_doc *d) {
         if (d->off) add(b, off, json_string(d->off));
         s = json_pack("{s:o}", "enum", off);
     } else if (d->type == PD_OWN_SHAPE) {
-        const struct shape *own = shape_of(d);
+        const struct shape *own = shape_of(d, fields);
         s = own ? fragment(own->schema) : json_object();
     } else if (d->type == PD_ANY) {
         s = json_object();
@@ -307,7 +355,7 @@ static json_t *body_schema(struct build *b, unsigned fields) {
     json_t *properties = json_object(), *required = json_array();
     unsigned own = fields & PD_API_NO_ANSWER ? fields & PD_API_NO_ANSWER : fields; /* /apply-template needs less than a chat */
     for (size_t i = 0; pd_param_doc(i, &d); i++)
-        if (d.api & fields) set(b, properties, d.name, field_schema(b, &d));
+        if (d.api & fields) set(b, properties, d.name, field_schema(b, &d, fields));
     for (int i = 0; i < N_SHAPES; i++)
         if (shapes[i].needed & own) add(b, required, json_string(shapes[i].field));
     json_t *s = json_pack("{s:s, s:o, s:b}", "type", "object", "properties", properties, "additionalProperties", 0);

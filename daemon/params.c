@@ -14,6 +14,8 @@
 #include "daemon/items.h"
 #include "daemon/messages.h"
 #include "daemon/oai.h"
+#include "daemon/reasoning.h"
+#include "daemon/tools.h"
 #include "foundry/base/rng.h"
 #include "foundry/base/utf8.h"
 
@@ -57,7 +59,6 @@ static bool get_stop(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_seed(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_bias(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_modalities(struct pd_params *p, json_t *v, struct pd_error *x);
-static bool get_tools(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_template_kwargs(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_items(struct pd_params *p, json_t *v, struct pd_error *x);
 static bool get_instructions(struct pd_params *p, json_t *v, struct pd_error *x);
@@ -112,7 +113,7 @@ static const struct row rows[] = {
     { "logprobs", PD_API_CHAT, BOOL, AT(logprobs), .doc = "The log-probability of each token of the answer, in `logprobs` of its choice." },
     { "top_logprobs", PD_API_CHAT, INT32, 0, PN_MAX_TOP_LOGPROBS, AT(n_top), .doc = "With logprobs: also the log-probabilities of this many of the likeliest tokens in each place." },
     { "include", PD_API_RESPONSES, FN, .fn = get_include,
-      .doc = "A list. `message.output_text.logprobs`: the log-probability of each token of the answer. What else the API knows asks for parts of tools and reasoning that no answer here has." },
+      .doc = "A list. `message.output_text.logprobs`: the log-probability of each token of the answer. What else the API knows asks for parts that no answer here has, encrypted reasoning among them." },
     { "top_logprobs", PD_API_RESPONSES, INT32, 0, PN_MAX_TOP_LOGPROBS, AT(n_top), .doc = "With the log-probabilities of `include`: also those of this many of the likeliest tokens in each place." },
     { "logprobs", PD_API_TEXT, INT32, 0, PN_MAX_TOP_LOGPROBS, AT(n_top),
       .doc = "The log-probability of each token of the answer, and of this many of the likeliest in its place. Not with echo in this version." },
@@ -132,12 +133,16 @@ static const struct row rows[] = {
     { "guided_json", PD_API_ANSWERS, NAMED, .named = pd_grammar_schema, .doc = "vLLM's name of a response_format with a JSON Schema: the schema, or its text." },
     { "json_schema", PD_API_ANSWERS, NAMED, .named = pd_grammar_schema, .doc = "llama.cpp's name of the same." },
     { "metadata", PD_API_RESPONSES, FN, .fn = get_metadata, .doc = "Object of up to 16 texts, the caller's own labels, of up to 512 characters under names of up to 64; the answer has them." },
-    { "tools", PD_API_TALK, FN, .fn = get_tools, .doc = "Refused in this version unless empty or tool_choice is none." },
+    { "tools", PD_API_TALK | PD_API_TOKENIZE, FN, .fn = pd_tools_list, .doc = "A list of up to 128 functions that the model may call: `{\"type\":\"function\",\"function\":{\"name\",\"description\",\"parameters\",\"strict\"}}`, on /v1/responses the same without the inner object. Functions alone: what other servers run themselves (web_search, code_interpreter, mcp ...) is refused by its type. See Tools below." },
+    { "tool_choice", PD_API_TALK | PD_API_TOKENIZE, FN, .fn = pd_tools_choice, .doc = "`auto` (default): the model answers or calls. `required`: it calls. `{\"type\":\"function\",\"function\":{\"name\":...}}`, on /v1/responses `{\"type\":\"function\",\"name\":...}`: it calls that function. Calls that are demanded are held to the functions' parameters, and a response_format beside them does not count. `none`: the functions are left out of the prompt, and no call is looked for." },
+    { "parallel_tool_calls", PD_API_TALK, BOOL, AT(parallel_calls), .doc = "false: at most one call in an answer. Default true." },
+    { "reasoning_effort", PD_API_CHAT | PD_API_TOKENIZE, FN, .fn = pd_reasoning_effort, .doc = "none, minimal, low, medium, high or xhigh: the variable `reasoning_effort` for templates that know it. `none` is no thought at all: `enable_thinking` is false, and the budget 0. What chat_template_kwargs says of either stands." },
+    { "reasoning", PD_API_RESPONSES, FN, .fn = pd_reasoning_object, .doc = "`effort` is what reasoning_effort is on /v1/chat/completions. `summary` is ignored: the answer has the thought itself, and nothing to sum it up with." },
+    { "reasoning_budget", PD_API_TALK, INT64, -1, INT32_MAX, AT(reasoning_budget), .doc = "Most tokens of a thought, which is then ended as the model itself would; -1: as many as it likes. Default: the manifest's, else -1. See Reasoning below." },
     { "best_of", PD_API_TEXT, INT64, 1, 1, AT(best_of), .doc = "Only 1." },
     /* refused by name: each would change the output */
-    { "tool_choice", PD_API_TALK, REFUSED, .off = "none", .doc = "Only none (and auto without tools)." },
-    { "functions", PD_API_CHAT, REFUSED, .doc = "The old name of tools." },
-    { "function_call", PD_API_CHAT, REFUSED, .off = "none", .doc = "The old name of tool_choice." },
+    { "functions", PD_API_CHAT, REFUSED, .doc = "The old name of tools; send tools." },
+    { "function_call", PD_API_CHAT, REFUSED, .off = "none", .doc = "The old name of tool_choice; send tool_choice." },
     { "previous_response_id", PD_API_RESPONSES, REFUSED, .doc = "Nothing is stored; send the whole conversation in input." },
     { "conversation", PD_API_RESPONSES, REFUSED, .doc = "Nothing is stored; send the whole conversation in input." },
     { "background", PD_API_RESPONSES, REFUSED, .doc = "Nothing is stored that could be asked for later." },
@@ -166,11 +171,8 @@ static const struct row rows[] = {
     { "session_id", PD_API_ANSWERS, IGNORED, .doc = "A hint for caches." },
     { "prediction", PD_API_CHAT, IGNORED, .doc = "A hint that changes speed only." },
     { "verbosity", PD_API_CHAT, IGNORED, .doc = "No model of this version has the setting." },
-    { "reasoning_effort", PD_API_CHAT, IGNORED, .doc = "No model of this version reasons apart from its answer." },
-    { "reasoning", PD_API_RESPONSES, IGNORED, .doc = "No model of this version reasons apart from its answer." },
     { "max_tool_calls", PD_API_RESPONSES, IGNORED, .doc = "Of built-in tools; there are none." },
     { "prompt_cache_options", PD_API_RESPONSES, IGNORED, .doc = "A hint for caches." },
-    { "parallel_tool_calls", PD_API_TALK, IGNORED, .doc = "Says how tools are called; there are none in this version." },
 };
 
 enum { N_ROWS = sizeof rows / sizeof *rows };
@@ -412,13 +414,6 @@ static bool get_modalities(struct pd_params *p, json_t *v, struct pd_error *x) {
     return true;
 }
 
-static bool get_tools(struct pd_params *p, json_t *v, struct pd_error *x) {
-    if (!json_is_array(v)) return wrong_type(x, "tools", "a list");
-    const char *choice = pd_json_word(json_object_get(p->root, "tool_choice"));
-    if (json_array_size(v) == 0 || (choice && strcmp(choice, "none") == 0)) return true;
-    return pd_error_set(x, PD_ERR_UNSUPPORTED, "tools", "'tools' is not honoured by this version; send tool_choice \"none\" or leave it out.");
-}
-
 static bool get_template_kwargs(struct pd_params *p, json_t *v, struct pd_error *x) {
     if (!json_is_object(v)) return wrong_type(x, "chat_template_kwargs", "an object");
     if (json_object_size(v) == 0) return true;
@@ -511,11 +506,9 @@ static bool out_of_range(const struct row *r, double value, struct pd_error *x) 
     return pd_error_set(x, PD_ERR_VALUE, r->name, "'%s' is out of range (%s).", r->name, d.range);
 }
 
-static bool is_off(const struct row *r, const json_t *v, const json_t *root) {
+static bool is_off(const struct row *r, const json_t *v) {
     const char *s = pd_json_word(v);
     if (s && r->off && strcmp(s, r->off) == 0) return true;
-    /* "auto" without tools asks for nothing */
-    if (s && strcmp(r->name, "tool_choice") == 0 && strcmp(s, "auto") == 0) return json_array_size(json_object_get(root, "tools")) == 0;
     return json_is_null(v) || json_is_false(v) || (json_is_number(v) && json_number_value(v) == 0) || (s && !*s) ||
            (json_is_array(v) && json_array_size(v) == 0) || (json_is_object(v) && json_object_size(v) == 0);
 }
@@ -553,7 +546,7 @@ static bool take(const struct row *r, struct pd_params *p, json_t *v, struct pd_
     case NAMED:
         return r->named(p, r->name, v, x);
     case REFUSED:
-        return is_off(r, v, p->root) || pd_error_set(x, PD_ERR_UNSUPPORTED, r->name, "'%s' is not honoured by this version: %s", r->name, r->doc);
+        return is_off(r, v) || pd_error_set(x, PD_ERR_UNSUPPORTED, r->name, "'%s' is not honoured by this version: %s", r->name, r->doc);
     case IGNORED:
         break;
     }
@@ -704,7 +697,8 @@ static bool cross_check(struct pd_params *p, struct pd_error *x) {
 }
 
 bool pd_params_parse(unsigned api, const char *body, size_t len, struct pd_params *ret, struct pd_error *x) {
-    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .n_top = -1, .dimensions = -1, .sampling = pn_sampling_default, .add_generation_prompt = true };
+    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .n_top = -1, .dimensions = -1, .parallel_calls = true, .reasoning_budget = PD_BUDGET_UNSET, .sampling = pn_sampling_default,
+                           .add_generation_prompt = true };
     p.sampling.repeat_last_n = 64; /* without it a repeat_penalty would do nothing */
     const char *key;
     json_t *v;
@@ -715,7 +709,7 @@ bool pd_params_parse(unsigned api, const char *body, size_t len, struct pd_param
             else ok = pd_error_set(x, PD_ERR_UNKNOWN_PARAM, key, "'%.100s' is not a field of this endpoint.", key);
             if (!ok) break;
         }
-    ok = ok && cross_check(&p, x);
+    ok = ok && cross_check(&p, x) && pd_tools_settle(&p, x) && pd_reasoning_settle(&p, x);
     if (!p.has_seed) p.sampling.seed = fo_rng_entropy();
     if (!ok) {
         pd_params_done(&p);
@@ -731,7 +725,10 @@ void pd_params_done(struct pd_params *p) {
     free(p->bias);
     free(p->messages_json);
     free(p->extra_json);
+    free(p->tools_json);
     free(p->grammar_text);
+    pn_tools_put(p->tools);
+    pn_grammar_put(p->calls);
     pn_grammar_put(p->grammar);
     json_decref(p->root);
     atomic_fetch_sub(&parts_held, p->parts);
@@ -749,6 +746,7 @@ void pd_params_defaults(struct pd_params *p, const struct cf_sampling *d) {
     DEFAULT(presence_penalty, float);
     DEFAULT(frequency_penalty, float);
 #undef DEFAULT
+    if (p->reasoning_budget == PD_BUDGET_UNSET) p->reasoning_budget = d->has_reasoning_budget ? d->reasoning_budget : PD_BUDGET_NONE;
 }
 
 bool pd_params_check_ids(const struct pd_params *p, uint32_t n_vocab, struct pd_error *x) {

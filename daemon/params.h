@@ -8,6 +8,7 @@
 #include "engine/grammar/grammar.h"
 #include "engine/request.h"
 #include "engine/sampler.h"
+#include "engine/tools.h"
 
 struct json_t;
 struct pd_error;
@@ -52,6 +53,14 @@ struct pd_params {
     struct pn_grammar *grammar; /* compiled, by pd_grammar_compile; ours */
     /* chat and Responses, whose items are messages by now */
     char *messages_json, *extra_json; /* heap; extra NULL = none */
+    char *tools_json;        /* the functions as a chat has them, heap; NULL = none are offered */
+    enum pn_tool_choice choice;
+    const char *named;       /* the function that is to be called */
+    bool no_tools, parallel_calls;
+    struct pn_tools *tools;  /* ours; NULL = no call is looked for */
+    struct pn_grammar *calls; /* what they are held to, by pd_tools_compile; ours */
+    const char *effort;      /* of reasoning, static; NULL = not given */
+    int64_t reasoning_budget; /* PD_BUDGET_... or tokens */
     /* /tokenize, /detokenize, /apply-template: their text or ids are prompts[0] */
     bool add_special, add_special_too, parse_special, with_pieces, with_tokens, add_generation_prompt;
     /* embeddings */

@@ -1,12 +1,14 @@
-/* Responses: see responses.h. One message is the whole output, and one part of text is its whole content:
+/* Responses: see responses.h. The parts of an answer are the items of the output, in the order in which the model said them: a thought is an item of
+ * type reasoning, text a message, a call a function_call. An answer that has nothing at all has an empty message.
  *
  *     response.created, response.in_progress
- *       response.output_item.added
- *         response.content_part.added
- *           response.output_text.delta ...
- *           response.output_text.done
- *         response.content_part.done
- *       response.output_item.done
+ *       for each item
+ *         response.output_item.added
+ *           of a message          response.content_part.added, response.output_text.delta ..., response.output_text.done, response.content_part.done
+ *           of reasoning          response.content_part.added, response.reasoning_text.delta ..., response.reasoning_text.done,
+ *                                 response.content_part.done
+ *           of a function_call    response.function_call_arguments.delta ..., response.function_call_arguments.done
+ *         response.output_item.done
  *     response.completed | response.incomplete
  *
  * and no [DONE]: the last event says that it is the last. An error is told twice, because clients look in different places: in
@@ -22,6 +24,7 @@
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "daemon/text.h"
+#include "daemon/tools.h"
 
 enum { MAX_ERROR_BYTES = 64 << 10 };
 
@@ -33,42 +36,67 @@ static const struct given {
     json_type type;
     const char *otherwise;
 } given[] = {
-    { "instructions", JSON_STRING, "null" },     { "metadata", JSON_OBJECT, "{}" }, { "parallel_tool_calls", JSON_FALSE, "true" }, { "prompt_cache_key", JSON_STRING, "null" },
-    { "safety_identifier", JSON_STRING, "null" }, { "tools", JSON_ARRAY, "[]" },     { "user", JSON_STRING, "null" },
+    { "instructions", JSON_STRING, "null" },      { "metadata", JSON_OBJECT, "{}" }, { "parallel_tool_calls", JSON_FALSE, "true" }, { "prompt_cache_key", JSON_STRING, "null" },
+    { "safety_identifier", JSON_STRING, "null" }, { "user", JSON_STRING, "null" },
 };
 
-static void put_given(const struct pd_answer *a, const struct given *g, struct fo_buf *out) {
-    const json_t *v = json_object_get(a->params->root, g->name);
-    fo_buf_printf(out, ",\"%s\":", g->name);
-    if (!v || json_typeof(v) != g->type) {
-        fo_buf_puts(out, g->otherwise);
-        return;
-    }
+static void put_json(const json_t *v, struct fo_buf *out) {
     char *text = json_dumps(v, JSON_COMPACT | JSON_ENCODE_ANY);
     if (text) fo_buf_puts(out, text);
     else out->failed = true;
     free(text);
 }
 
-/* The part of text; logprobs is a JSON list. */
-static void put_part(const char *text, size_t len, const char *logprobs, struct fo_buf *out) {
-    fo_buf_puts(out, "{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":");
-    fo_buf_puts(out, logprobs);
-    fo_buf_puts(out, ",\"text\":");
-    pd_json_text(out, text, len);
+static void put_given(const struct pd_answer *a, const struct given *g, struct fo_buf *out) {
+    const json_t *v = json_object_get(a->params->root, g->name);
+    fo_buf_printf(out, ",\"%s\":", g->name);
+    if (v && json_typeof(v) == g->type) put_json(v, out);
+    else fo_buf_puts(out, g->otherwise);
+}
+
+static bool is_thought(const struct pd_part *p) {
+    return p->kind == PN_PART_REASONING;
+}
+
+/* What a message or a thought consists of; logprobs are the members of a list. */
+static void put_part(const struct pd_part *p, bool whole, struct fo_buf *out) {
+    fo_buf_puts(out, is_thought(p) ? "{\"type\":\"reasoning_text\",\"text\":" : "{\"type\":\"output_text\",\"annotations\":[],\"logprobs\":[");
+    if (!is_thought(p)) {
+        if (whole) fo_buf_append(out, fo_buf_str(&p->logprobs), p->logprobs.len);
+        fo_buf_puts(out, "],\"text\":");
+    }
+    pd_json_text(out, whole ? fo_buf_str(&p->text) : "", whole ? p->text.len : 0);
     fo_buf_putc(out, '}');
 }
 
-static void put_item(const struct pd_answer *a, const char *status, const char *text, size_t len, const char *logprobs, struct fo_buf *out) {
-    fo_buf_printf(out, "{\"id\":\"%s\",\"type\":\"message\",\"status\":\"%s\",\"role\":\"assistant\",\"content\":[", a->item, status);
-    if (text) put_part(text, len, logprobs, out);
+/* `whole`: with what it consists of. */
+static void put_item(const struct pd_part *p, const char *status, bool whole, struct fo_buf *out) {
+    static const char *const types[] = { [PN_PART_CONTENT] = "message", [PN_PART_REASONING] = "reasoning", [PN_PART_CALL] = "function_call" };
+    fo_buf_printf(out, "{\"id\":\"%s\",\"type\":\"%s\",\"status\":\"%s\"", p->item, types[p->kind], status);
+    if (p->kind == PN_PART_CALL) {
+        fo_buf_printf(out, ",\"call_id\":\"%s\",\"name\":", p->call);
+        pd_json_text(out, fo_buf_str(&p->name), p->name.len);
+        fo_buf_puts(out, ",\"arguments\":");
+        pd_json_text(out, whole ? fo_buf_str(&p->text) : "", whole ? p->text.len : 0);
+        fo_buf_putc(out, '}');
+        return;
+    }
+    fo_buf_puts(out, is_thought(p) ? ",\"summary\":[],\"content\":[" : ",\"role\":\"assistant\",\"content\":[");
+    if (whole) put_part(p, true, out);
     fo_buf_puts(out, "]}");
+}
+
+static void put_items(const struct pd_parts *parts, const char *status, struct fo_buf *out) {
+    for (size_t i = 0; i < parts->n; i++) {
+        if (i) fo_buf_putc(out, ',');
+        put_item(&parts->list[i], i + 1 < parts->n ? "completed" : status, true, out);
+    }
 }
 
 static void put_usage(const struct pn_usage *u, struct fo_buf *out) {
     fo_buf_printf(out, "{\"input_tokens\":%u,\"input_tokens_details\":{\"cached_tokens\":%u,\"cache_write_tokens\":0},\"output_tokens\":%u,"
-                       "\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":%llu}",
-                  u->prompt_tokens, u->cached_tokens, u->completion_tokens, (unsigned long long)u->prompt_tokens + u->completion_tokens);
+                       "\"output_tokens_details\":{\"reasoning_tokens\":%u},\"total_tokens\":%llu}",
+                  u->prompt_tokens, u->cached_tokens, u->completion_tokens, u->reasoning_tokens, (unsigned long long)u->prompt_tokens + u->completion_tokens);
 }
 
 /* {"code","message"}, of the few codes that a Response's error has. */
@@ -98,18 +126,23 @@ static void begin(const struct pd_answer *a, const char *status, const struct pd
 /* What is behind the output: what the request asked for, and what it took; usage NULL = not known yet. */
 static void end(const struct pd_answer *a, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out) {
     const struct pd_params *p = a->params;
-    const char *choice = pd_json_word(json_object_get(p->root, "tool_choice"));
+    const json_t *choice = json_object_get(p->root, "tool_choice");
     fo_buf_putc(out, ']');
     for (size_t i = 0; i < sizeof given / sizeof *given; i++) put_given(a, &given[i], out);
-    fo_buf_puts(out, choice && strcmp(choice, "none") == 0 ? ",\"tool_choice\":\"none\"" : ",\"tool_choice\":\"auto\"");
+    fo_buf_puts(out, ",\"tools\":");
+    pd_tools_repeat(p, out);
+    fo_buf_puts(out, ",\"tool_choice\":");
+    if (json_is_string(choice) || json_is_object(choice)) put_json(choice, out);
+    else fo_buf_puts(out, "\"auto\"");
     if (p->has_max_tokens) fo_buf_printf(out, ",\"max_output_tokens\":%lld", (long long)p->max_tokens);
     else fo_buf_puts(out, ",\"max_output_tokens\":null");
-    fo_buf_puts(out, ",\"previous_response_id\":null,\"reasoning\":{\"effort\":null,\"summary\":null},\"service_tier\":\"default\",\"store\":false,\"text\":{\"format\":");
+    fo_buf_puts(out, ",\"previous_response_id\":null,\"reasoning\":{\"effort\":");
+    if (p->effort) pd_json_text(out, p->effort, strlen(p->effort));
+    else fo_buf_puts(out, "null");
+    fo_buf_puts(out, ",\"summary\":null},\"service_tier\":\"default\",\"store\":false,\"text\":{\"format\":");
     const json_t *format = json_object_get(json_object_get(p->root, "text"), "format");
-    char *held = json_is_object(format) ? json_dumps(format, JSON_COMPACT) : NULL;
-    if (json_is_object(format) && !held) out->failed = true;
-    fo_buf_puts(out, held ? held : "{\"type\":\"text\"}");
-    free(held);
+    if (json_is_object(format)) put_json(format, out);
+    else fo_buf_puts(out, "{\"type\":\"text\"}");
     fo_buf_puts(out, "},\"truncation\":\"disabled\"");
     fo_buf_printf(out, ",\"temperature\":%.7g,\"top_p\":%.7g,\"top_logprobs\":%d,\"usage\":", (double)p->sampling.temperature, (double)p->sampling.top_p, p->n_top > 0 ? (int)p->n_top : 0);
     if (usage) put_usage(usage, out);
@@ -128,9 +161,16 @@ static void event(struct pd_answer *a, const char *type, struct fo_buf *out) {
     fo_buf_printf(out, "event: %s\ndata: {\"type\":\"%s\",\"sequence_number\":%llu", type, type, (unsigned long long)a->n_events++);
 }
 
-static void event_of_part(struct pd_answer *a, const char *type, struct fo_buf *out) {
+/* An event about the last item, up to its own members. */
+static void event_of_item(struct pd_answer *a, const char *type, struct fo_buf *out) {
     event(a, type, out);
-    fo_buf_printf(out, ",\"item_id\":\"%s\",\"output_index\":0,\"content_index\":0", a->item);
+    fo_buf_printf(out, ",\"item_id\":\"%s\",\"output_index\":%zu", a->parts.list[a->parts.n - 1].item, a->parts.n - 1);
+}
+
+/* An event about what it consists of. */
+static void event_of_part(struct pd_answer *a, const char *type, struct fo_buf *out) {
+    event_of_item(a, type, out);
+    fo_buf_puts(out, ",\"content_index\":0");
 }
 
 static void event_end(struct fo_buf *out) {
@@ -152,79 +192,103 @@ static void responses_open(struct pd_answer *a, struct fo_buf *out) {
 }
 
 static void responses_begin(struct pd_answer *a, int64_t index, const char *echo, size_t n_echo, struct fo_buf *out) {
+    (void)a; /* items come as the model says them */
     (void)index; /* the only choice, and echo is a field of completions */
     (void)echo;
     (void)n_echo;
+    (void)out;
+}
+
+static void open_item(struct pd_answer *a, const struct pd_part *p, struct fo_buf *out) {
     event(a, "response.output_item.added", out);
-    fo_buf_puts(out, ",\"output_index\":0,\"item\":");
-    put_item(a, "in_progress", NULL, 0, NULL, out);
+    fo_buf_printf(out, ",\"output_index\":%zu,\"item\":", a->parts.n - 1);
+    put_item(p, "in_progress", false, out);
     event_end(out);
+    if (p->kind == PN_PART_CALL) return;
     event_of_part(a, "response.content_part.added", out);
     fo_buf_puts(out, ",\"part\":");
-    put_part("", 0, "[]", out);
+    put_part(p, false, out);
     event_end(out);
 }
 
-static void responses_text(struct pd_answer *a, int64_t index, const char *text, size_t len, struct pd_logprobs *l, struct fo_buf *out) {
+/* The last item is whole: its text is said once more, then what it consists of, then all of it. */
+static void close_item(struct pd_answer *a, const char *status, struct fo_buf *out) {
+    const struct pd_part *p = &a->parts.list[a->parts.n - 1];
+    if (p->kind == PN_PART_CALL) {
+        event_of_item(a, "response.function_call_arguments.done", out);
+        fo_buf_puts(out, ",\"name\":");
+        pd_json_text(out, fo_buf_str(&p->name), p->name.len);
+        fo_buf_puts(out, ",\"arguments\":");
+        pd_json_text(out, fo_buf_str(&p->text), p->text.len);
+        event_end(out);
+    } else {
+        event_of_part(a, is_thought(p) ? "response.reasoning_text.done" : "response.output_text.done", out);
+        fo_buf_puts(out, ",\"text\":");
+        pd_json_text(out, fo_buf_str(&p->text), p->text.len);
+        if (!is_thought(p)) {
+            fo_buf_puts(out, ",\"logprobs\":[");
+            fo_buf_append(out, fo_buf_str(&p->logprobs), p->logprobs.len);
+            fo_buf_putc(out, ']');
+        }
+        event_end(out);
+        event_of_part(a, "response.content_part.done", out);
+        fo_buf_puts(out, ",\"part\":");
+        put_part(p, true, out);
+        event_end(out);
+    }
+    event(a, "response.output_item.done", out);
+    fo_buf_printf(out, ",\"output_index\":%zu,\"item\":", a->parts.n - 1);
+    put_item(p, status, true, out);
+    event_end(out);
+}
+
+/* Text of this kind: the item that it belongs to, which is announced when it is new. NULL fails out. */
+static struct pd_part *item_of(struct pd_answer *a, enum pn_part part, const char *text, size_t len, struct fo_buf *out) {
+    bool begins = pd_parts_begins(&a->parts, part);
+    if (begins && a->parts.n) close_item(a, "completed", out);
+    struct pd_part *p = pd_parts_add(&a->parts, part, text, len);
+    if (!p) out->failed = true;
+    else if (begins) open_item(a, p, out);
+    return p;
+}
+
+static void responses_part(struct pd_answer *a, int64_t index, enum pn_part part, const char *text, size_t len, struct pd_logprobs *l, struct fo_buf *out) {
+    static const char *const deltas[] = { [PN_PART_CONTENT] = "response.output_text.delta", [PN_PART_REASONING] = "response.reasoning_text.delta",
+                                          [PN_PART_ARGUMENTS] = "response.function_call_arguments.delta" };
     (void)index;
-    event_of_part(a, "response.output_text.delta", out);
+    struct pd_part *p = item_of(a, part, text, len, out);
+    if (!p || part == PN_PART_CALL) return; /* its item has the name already */
+    if (part == PN_PART_ARGUMENTS) event_of_item(a, deltas[part], out);
+    else event_of_part(a, deltas[part], out);
     fo_buf_puts(out, ",\"delta\":");
     pd_json_text(out, text, len);
-    fo_buf_puts(out, ",\"logprobs\":");
-    size_t at = out->len;
-    pd_logprobs_take(l, out); /* [...] */
-    if (!out->failed && out->len > at + 2) {
-        if (a->logprobs.len) fo_buf_putc(&a->logprobs, ',');
-        fo_buf_append(&a->logprobs, out->data + at + 1, out->len - at - 2);
+    if (part == PN_PART_CONTENT) {
+        size_t at = p->logprobs.len;
+        pd_logprobs_join(l, &p->logprobs);
+        if (at && p->logprobs.len > at) at++; /* behind the comma */
+        fo_buf_puts(out, ",\"logprobs\":[");
+        if (p->logprobs.failed) out->failed = true;
+        else fo_buf_append(out, fo_buf_str(&p->logprobs) + at, p->logprobs.len - at);
+        fo_buf_putc(out, ']');
     }
     event_end(out);
-    fo_buf_append(&a->text, text, len);
-    if (a->text.failed || a->logprobs.failed) out->failed = true;
-}
-
-/* The list of all log-probabilities so far, NUL-terminated; "" when memory was missing, which fails out. */
-static const char *all_logprobs(const struct pd_answer *a, struct fo_buf *list, struct fo_buf *out) {
-    fo_buf_init(list, SIZE_MAX / 2);
-    fo_buf_putc(list, '[');
-    fo_buf_append(list, fo_buf_str(&a->logprobs), a->logprobs.len);
-    fo_buf_putc(list, ']');
-    if (list->failed) out->failed = true;
-    return fo_buf_str(list);
 }
 
 static void responses_finish(struct pd_answer *a, int64_t index, enum pn_finish finish, const struct pd_timings *t, struct fo_buf *out) {
     (void)index;
     (void)t; /* the last event has them */
-    struct fo_buf list;
-    const char *logprobs = all_logprobs(a, &list, out), *text = fo_buf_str(&a->text);
     a->finish = finish;
-    event_of_part(a, "response.output_text.done", out);
-    fo_buf_puts(out, ",\"text\":");
-    pd_json_text(out, text, a->text.len);
-    fo_buf_puts(out, ",\"logprobs\":");
-    fo_buf_puts(out, logprobs);
-    event_end(out);
-    event_of_part(a, "response.content_part.done", out);
-    fo_buf_puts(out, ",\"part\":");
-    put_part(text, a->text.len, logprobs, out);
-    event_end(out);
-    event(a, "response.output_item.done", out);
-    fo_buf_puts(out, ",\"output_index\":0,\"item\":");
-    put_item(a, status_of(finish), text, a->text.len, logprobs, out);
-    event_end(out);
-    fo_buf_done(&list);
+    if (a->parts.n || item_of(a, PN_PART_CONTENT, "", 0, out)) close_item(a, status_of(finish), out);
 }
 
 static void responses_close(struct pd_answer *a, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out) {
-    struct fo_buf list;
-    const char *logprobs = all_logprobs(a, &list, out), *status = status_of(a->finish);
+    const char *status = status_of(a->finish);
     event(a, a->finish == PN_FINISH_LENGTH ? "response.incomplete" : "response.completed", out);
     fo_buf_puts(out, ",\"response\":");
     begin(a, status, NULL, NULL, out);
-    put_item(a, status, fo_buf_str(&a->text), a->text.len, logprobs, out);
+    put_items(&a->parts, status, out);
     end(a, usage, t, out);
     event_end(out);
-    fo_buf_done(&list);
 }
 
 static void responses_error(struct pd_answer *a, const struct pd_error *x, const char *request_id, struct fo_buf *out) {
@@ -259,14 +323,16 @@ static void responses_whole(struct pd_answer *a, const struct pd_choice *choices
     (void)n;
     const char *status = status_of(choices->finish);
     begin(a, status, NULL, NULL, out);
-    put_item(a, status, choices->text ? choices->text : "", choices->len, choices->logprobs ? choices->logprobs : "[]", out);
+    if (choices->parts.n) put_items(&choices->parts, status, out);
+    else if (pd_parts_add(&a->parts, PN_PART_CONTENT, "", 0)) put_items(&a->parts, status, out);
+    else out->failed = true;
     end(a, usage, t, out);
 }
 
 const struct pd_writer pd_writer_responses = {
     .open = responses_open,
     .begin = responses_begin,
-    .text = responses_text,
+    .part = responses_part,
     .finish = responses_finish,
     .close = responses_close,
     .error = responses_error,
@@ -275,12 +341,13 @@ const struct pd_writer pd_writer_responses = {
 
 void pd_responses_doc(struct fo_buf *out) {
     fo_buf_puts(out, "\n## Responses\n\nThe part of OpenAI's Responses API that is a chat: the items of `input` become the messages of a conversation, so that the answer is that of "
-                     "/v1/chat/completions for the same messages, as one item of type message with one part of type output_text. Nothing is stored: `store` is false in every answer, whatever the "
+                     "/v1/chat/completions for the same messages. What was thought, said and called are items of their own in the order in which the model said them: reasoning (`content` has the thought, `summary` is "
+                     "empty), message with one part of type output_text, function_call; an answer without anything has an empty message. Nothing is stored: `store` is false in every answer, whatever the "
                      "request says, an answer cannot be fetched by its id (404), and what needs a stored one is refused by name.\n\n"
                      "`status` is completed, or incomplete with `incomplete_details.reason` max_output_tokens when max_output_tokens or the model's cap cut the answer. Beside what the API has, "
                      "sampling fields of the other endpoints are taken, and the answer has `timings`.\n\n"
                      "The events of a stream have their type in an `event:` line too, and a `sequence_number` that counts from 0: response.created, response.in_progress, "
-                     "response.output_item.added, response.content_part.added, response.output_text.delta as often as it takes, response.output_text.done, response.content_part.done, "
-                     "response.output_item.done, and response.completed or response.incomplete, which is the last: there is no [DONE]. An error ends a stream by response.failed and an event `error` "
+                     "and for each item, whose `output_index` rises, response.output_item.added, response.content_part.added, response.output_text.delta or response.reasoning_text.delta as often as it takes, their "
+                     "`.done`, response.content_part.done, response.output_item.done; of a call response.function_call_arguments.delta and `.done` stand between the outer two. Then comes response.completed or response.incomplete, which is the last: there is no [DONE]. An error ends a stream by response.failed and an event `error` "
                      "with `code`, `message` and `param`, and the `error` object of the other endpoints.\n");
 }

@@ -10,8 +10,10 @@
 #include "daemon/metrics.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
+#include "daemon/reasoning.h"
 #include "daemon/responses.h"
 #include "daemon/sse.h"
+#include "daemon/tools.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/log.h"
 
@@ -186,6 +188,8 @@ void pd_routes_doc(struct fo_buf *out) {
     doc_params(out, PD_API_DETOKENIZE);
     fo_buf_puts(out, "\n## Fields of /apply-template\n\nThose of /v1/chat/completions, so that the same body can be sent, and:\n");
     doc_params(out, PD_API_TEMPLATE);
+    pd_tools_doc(out);
+    pd_reasoning_doc(out);
     pd_responses_doc(out);
     pd_sse_doc(out);
     fo_buf_puts(out, "\n## Streams\n\n`Content-Type: " "text/event-stream; charset=utf-8" "`, one JSON object a `data:` line, the end is `data: [DONE]`. The head is sent right after "

@@ -2,7 +2,6 @@
  * null but in the last chunk of a choice, and `choices` is a list even where it is empty. */
 #include "daemon/sse.h"
 
-#include <stdio.h>
 #include <string.h>
 #include <time.h>
 
@@ -12,14 +11,10 @@
 #include "daemon/responses.h"
 #include "engine/version.h"
 #include "foundry/base/buf.h"
-#include "foundry/base/rng.h"
 
 static const char *finish_name(enum pn_finish f) {
-    return f == PN_FINISH_LENGTH ? "length" : "stop";
-}
-
-void pd_answer_id(char *id, size_t size, const char *prefix) {
-    snprintf(id, size, "%s%016llx%08x", prefix, (unsigned long long)fo_rng_entropy(), (unsigned)fo_rng_entropy());
+    static const char *const names[] = { [PN_FINISH_STOP] = "stop", [PN_FINISH_LENGTH] = "length", [PN_FINISH_CALLS] = "tool_calls" };
+    return names[f];
 }
 
 void pd_answer_init(struct pd_answer *a, const struct pd_params *p, const char *model, size_t cap_bytes) {
@@ -28,20 +23,17 @@ void pd_answer_init(struct pd_answer *a, const struct pd_params *p, const char *
     a->writer = responses ? &pd_writer_responses : &pd_writer_choices;
     a->usage_asked = p->stream && p->include_usage;
     pd_answer_id(a->id, sizeof a->id, responses ? "resp_" : p->api == PD_API_CHAT ? "chatcmpl-" : "cmpl-");
-    if (responses) pd_answer_id(a->item, sizeof a->item, "msg_");
-    fo_buf_init(&a->text, cap_bytes);
-    fo_buf_init(&a->logprobs, cap_bytes);
+    pd_parts_init(&a->parts, cap_bytes);
 }
 
 void pd_answer_done(struct pd_answer *a) {
-    fo_buf_done(&a->text);
-    fo_buf_done(&a->logprobs);
+    pd_parts_done(&a->parts);
 }
 
 static void put_usage(const struct pn_usage *u, struct fo_buf *out) {
     fo_buf_printf(out, "{\"prompt_tokens\":%u,\"completion_tokens\":%u,\"total_tokens\":%llu,\"prompt_tokens_details\":{\"cached_tokens\":%u},"
-                       "\"completion_tokens_details\":{\"reasoning_tokens\":0}}",
-                  u->prompt_tokens, u->completion_tokens, (unsigned long long)u->prompt_tokens + u->completion_tokens, u->cached_tokens);
+                       "\"completion_tokens_details\":{\"reasoning_tokens\":%u}}",
+                  u->prompt_tokens, u->completion_tokens, (unsigned long long)u->prompt_tokens + u->completion_tokens, u->cached_tokens, u->reasoning_tokens);
 }
 
 /* a / b, 0 where that says nothing. */
@@ -86,15 +78,15 @@ static void end(const struct pd_answer *a, const struct pn_usage *usage, const s
     fo_buf_puts(out, "}");
 }
 
-/* A chunk with one choice; text NULL = an empty delta, logprobs NULL = null, finish NULL = not over. */
-static void chunk(const struct pd_answer *a, int64_t index, const char *text, size_t len, struct pd_logprobs *l, const char *finish,
-                  const struct pd_timings *t, struct fo_buf *out) {
-    bool chat = a->api == PD_API_CHAT;
+/* A chunk of one choice up to its delta, or its text. */
+static void open_choice(const struct pd_answer *a, int64_t index, struct fo_buf *out) {
     chunk_begin(a, out);
-    fo_buf_printf(out, "{\"index\":%lld,%s", (long long)index, chat ? "\"delta\":{" : "\"text\":");
-    if (chat && text) fo_buf_puts(out, "\"content\":");
-    if (text || !chat) pd_json_text(out, text ? text : "", len);
-    fo_buf_puts(out, chat ? "},\"logprobs\":" : ",\"logprobs\":");
+    fo_buf_printf(out, "{\"index\":%lld,%s", (long long)index, a->api == PD_API_CHAT ? "\"delta\":{" : "\"text\":");
+}
+
+/* What is behind it; logprobs NULL = null, finish NULL = not over. */
+static void close_choice(const struct pd_answer *a, struct pd_logprobs *l, const char *finish, const struct pd_timings *t, struct fo_buf *out) {
+    fo_buf_puts(out, a->api == PD_API_CHAT ? "},\"logprobs\":" : ",\"logprobs\":");
     if (l) pd_logprobs_take(l, out);
     else fo_buf_puts(out, "null");
     if (finish) fo_buf_printf(out, ",\"finish_reason\":\"%s\"}", finish);
@@ -108,24 +100,50 @@ static void choices_open(struct pd_answer *a, struct fo_buf *out) {
     (void)out;
 }
 
-static void choices_begin(struct pd_answer *a, int64_t index, const char *echo, size_t n_echo, struct fo_buf *out) {
-    if (a->api == PD_API_CHAT) {
-        chunk_begin(a, out);
-        fo_buf_printf(out, "{\"index\":%lld,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}", (long long)index);
-        end(a, NULL, NULL, out);
-        fo_buf_puts(out, "\n\n");
-    } else if (echo) {
-        chunk(a, index, echo, n_echo, NULL, NULL, NULL, out);
+/* A piece of a part into the delta, or of completions the text. */
+static void put_piece(struct pd_answer *a, enum pn_part part, const char *text, size_t len, struct fo_buf *out) {
+    if (part == PN_PART_CALL) {
+        char id[PD_ID_BYTES];
+        pd_answer_id(id, sizeof id, "call_");
+        fo_buf_printf(out, "\"tool_calls\":[{\"index\":%lld,\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", (long long)a->n_calls++, id);
+        pd_json_text(out, text, len);
+        fo_buf_puts(out, ",\"arguments\":\"\"}}]");
+    } else if (part == PN_PART_ARGUMENTS) {
+        fo_buf_printf(out, "\"tool_calls\":[{\"index\":%lld,\"function\":{\"arguments\":", (long long)a->n_calls - 1);
+        pd_json_text(out, text, len);
+        fo_buf_puts(out, "}}]");
+    } else {
+        if (a->api == PD_API_CHAT) fo_buf_puts(out, part == PN_PART_REASONING ? "\"reasoning_content\":" : "\"content\":");
+        pd_json_text(out, text, len);
+        if (part == PN_PART_CONTENT) a->spoke = true;
     }
 }
 
-static void choices_text(struct pd_answer *a, int64_t index, const char *text, size_t len, struct pd_logprobs *l, struct fo_buf *out) {
-    chunk(a, index, text, len, l, NULL, NULL, out);
+static void choices_part(struct pd_answer *a, int64_t index, enum pn_part part, const char *text, size_t len, struct pd_logprobs *l, struct fo_buf *out) {
+    open_choice(a, index, out);
+    put_piece(a, part, text, len, out);
+    close_choice(a, l, NULL, NULL, out);
+}
+
+/* Where functions are offered, the content that a stream begins with is null like that of a whole answer which turns out to be calls alone. */
+static void choices_begin(struct pd_answer *a, int64_t index, const char *echo, size_t n_echo, struct fo_buf *out) {
+    a->n_calls = 0;
+    a->spoke = false;
+    if (a->api == PD_API_CHAT) {
+        open_choice(a, index, out);
+        fo_buf_puts(out, a->params->tools ? "\"role\":\"assistant\",\"content\":null" : "\"role\":\"assistant\",\"content\":\"\"");
+        close_choice(a, NULL, NULL, NULL, out);
+    } else if (echo) {
+        choices_part(a, index, PN_PART_CONTENT, echo, n_echo, NULL, out);
+    }
 }
 
 /* The last chunk of an answer has the timings: that of the usage if asked for, else this one of the last choice. */
 static void choices_finish(struct pd_answer *a, int64_t index, enum pn_finish finish, const struct pd_timings *t, struct fo_buf *out) {
-    chunk(a, index, NULL, 0, NULL, finish_name(finish), a->usage_asked ? NULL : t, out);
+    if (a->params->tools && a->n_calls == 0 && !a->spoke) choices_part(a, index, PN_PART_CONTENT, "", 0, NULL, out);
+    open_choice(a, index, out);
+    if (a->api == PD_API_TEXT) pd_json_text(out, "", 0);
+    close_choice(a, NULL, finish_name(finish), a->usage_asked ? NULL : t, out);
 }
 
 static void choices_close(struct pd_answer *a, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out) {
@@ -144,14 +162,64 @@ static void choices_error(struct pd_answer *a, const struct pd_error *x, const c
     fo_buf_puts(out, "\n\n");
 }
 
+/* All text of a kind as one JSON string. */
+static void put_all(const struct pd_parts *p, enum pn_part kind, struct fo_buf *out) {
+    struct fo_buf all;
+    const struct pd_part *one = NULL;
+    for (size_t i = 0; i < p->n; i++)
+        if (p->list[i].kind == kind) one = &p->list[i];
+    if (pd_parts_count(p, kind) < 2) {
+        pd_json_text(out, one ? fo_buf_str(&one->text) : "", one ? one->text.len : 0);
+        return;
+    }
+    fo_buf_init(&all, p->cap_bytes);
+    for (size_t i = 0; i < p->n; i++)
+        if (p->list[i].kind == kind) fo_buf_append(&all, fo_buf_str(&p->list[i].text), p->list[i].text.len);
+    if (all.failed) out->failed = true;
+    pd_json_text(out, fo_buf_str(&all), all.len);
+    fo_buf_done(&all);
+}
+
+static void put_calls(const struct pd_parts *p, struct fo_buf *out) {
+    size_t n = 0;
+    for (size_t i = 0; i < p->n; i++) {
+        const struct pd_part *c = &p->list[i];
+        if (c->kind != PN_PART_CALL) continue;
+        fo_buf_printf(out, "%s{\"id\":\"%s\",\"type\":\"function\",\"function\":{\"name\":", n++ ? "," : "", c->call);
+        pd_json_text(out, fo_buf_str(&c->name), c->name.len);
+        fo_buf_puts(out, ",\"arguments\":");
+        pd_json_text(out, fo_buf_str(&c->text), c->text.len);
+        fo_buf_puts(out, "}}");
+    }
+}
+
+static void put_message(const struct pd_parts *p, struct fo_buf *out) {
+    bool calls = pd_parts_count(p, PN_PART_CALL) > 0;
+    fo_buf_puts(out, "\"message\":{\"role\":\"assistant\",\"content\":");
+    if (calls && pd_parts_count(p, PN_PART_CONTENT) == 0) fo_buf_puts(out, "null");
+    else put_all(p, PN_PART_CONTENT, out);
+    fo_buf_puts(out, ",\"refusal\":null");
+    if (pd_parts_count(p, PN_PART_REASONING)) {
+        fo_buf_puts(out, ",\"reasoning_content\":");
+        put_all(p, PN_PART_REASONING, out);
+    }
+    if (calls) {
+        fo_buf_puts(out, ",\"tool_calls\":[");
+        put_calls(p, out);
+        fo_buf_putc(out, ']');
+    }
+    fo_buf_putc(out, '}');
+}
+
 static void choices_whole(struct pd_answer *a, const struct pd_choice *choices, size_t n, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out) {
     bool chat = a->api == PD_API_CHAT;
     begin(a, chat ? "chat.completion" : "text_completion", out);
     for (size_t i = 0; i < n; i++) {
         const struct pd_choice *c = &choices[i];
-        fo_buf_printf(out, "%s{\"index\":%zu,%s", i ? "," : "", i, chat ? "\"message\":{\"role\":\"assistant\",\"content\":" : "\"text\":");
-        pd_json_text(out, c->text ? c->text : "", c->len);
-        fo_buf_puts(out, chat ? ",\"refusal\":null},\"logprobs\":" : ",\"logprobs\":");
+        fo_buf_printf(out, "%s{\"index\":%zu,%s", i ? "," : "", i, chat ? "" : "\"text\":");
+        if (chat) put_message(&c->parts, out);
+        else put_all(&c->parts, PN_PART_CONTENT, out);
+        fo_buf_puts(out, ",\"logprobs\":");
         fo_buf_puts(out, c->logprobs ? c->logprobs : "null");
         fo_buf_printf(out, ",\"finish_reason\":\"%s\"}", finish_name(c->finish));
     }
@@ -161,7 +229,7 @@ static void choices_whole(struct pd_answer *a, const struct pd_choice *choices, 
 const struct pd_writer pd_writer_choices = {
     .open = choices_open,
     .begin = choices_begin,
-    .text = choices_text,
+    .part = choices_part,
     .finish = choices_finish,
     .close = choices_close,
     .error = choices_error,

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/parts.h"
 #include "engine/request.h"
 #include "foundry/base/buf.h"
 
@@ -25,11 +26,13 @@ struct pd_answer {
     int64_t created;
     const char *model;
     bool usage_asked;  /* stream_options.include_usage: earlier chunks carry usage: null */
-    /* responses.c: */
     const struct pd_params *params;
-    char item[48];     /* "msg_..." */
+    /* of a stream of choices, of the choice under way: */
+    int64_t n_calls;   /* that have begun */
+    bool spoke;        /* it has content */
+    /* of a stream of a Response: */
     uint64_t n_events;
-    struct fo_buf text, logprobs; /* of a stream so far: its last events say them again */
+    struct pd_parts parts; /* so far: its last events say them again */
     enum pn_finish finish;
 };
 /* What an answer took, over all its choices; as JSON under llama-server's names, and queue_ms. */
@@ -40,18 +43,17 @@ struct pd_timings {
 
 /* A whole answer. */
 struct pd_choice {
-    char *text; /* heap, may be NULL = "" */
-    size_t len;
+    struct pd_parts parts;
     enum pn_finish finish;
     char *logprobs; /* heap, a JSON value; NULL = none asked for */
 };
 
-/* How an API words its answers: a row of functions for each form. Of a stream, `open` comes once, then for each choice `begin`, `text` any
+/* How an API words its answers: a row of functions for each form. Of a stream, `open` comes once, then for each choice `begin`, `part` any
  * number of times and `finish`, then `close` once; or `error` in the place of all that is left. */
 struct pd_writer {
     void (*open)(struct pd_answer *a, struct fo_buf *out);
     void (*begin)(struct pd_answer *a, int64_t index, const char *echo, size_t n_echo, struct fo_buf *out); /* echo NULL = none */
-    void (*text)(struct pd_answer *a, int64_t index, const char *text, size_t len, struct pd_logprobs *l, struct fo_buf *out); /* takes what l has */
+    void (*part)(struct pd_answer *a, int64_t index, enum pn_part part, const char *text, size_t len, struct pd_logprobs *l, struct fo_buf *out); /* takes what l has, NULL = nothing */
     void (*finish)(struct pd_answer *a, int64_t index, enum pn_finish finish, const struct pd_timings *t, struct fo_buf *out); /* t: of the last choice, else NULL */
     void (*close)(struct pd_answer *a, const struct pn_usage *usage, const struct pd_timings *t, struct fo_buf *out);
     void (*error)(struct pd_answer *a, const struct pd_error *x, const char *request_id, struct fo_buf *out);
@@ -63,8 +65,6 @@ extern const struct pd_writer pd_writer_choices; /* chat and completions; sse.c 
 void pd_answer_init(struct pd_answer *a, const struct pd_params *params, const char *model, size_t cap_bytes);
 void pd_answer_done(struct pd_answer *a);
 
-/* "PREFIX" and 24 random hexadecimal digits. */
-void pd_answer_id(char *id, size_t size, const char *prefix);
 void pd_put_timings(const struct pd_timings *t, struct fo_buf *out);
 
 /* The part of the reference page about what answers hold beside the text. */

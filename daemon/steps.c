@@ -13,6 +13,7 @@
 #include "daemon/app.h"
 #include "daemon/estimate.h"
 #include "daemon/log.h"
+#include "daemon/text.h"
 #include "engine/chat.h"
 #include "engine/engine.h"
 #include "foundry/base/clock.h"
@@ -285,6 +286,9 @@ static void look_at_chat(struct pd_loop *l, struct pd_instance *inst) {
                    pd_log_quote(e.msg, why, sizeof why));
     } else {
         inst->chat_word = "Template";
+        struct pd_dialect_words w = pd_dialect_words(m);
+        fo_log(FO_LOG_INFO, "serve", "event=dialect model=%s tools=%s reasoning=%s", pd_log_quote(inst->name, name, sizeof name), w.tools ? w.tools : "none",
+               w.reasoning ? pd_log_quote(w.reasoning, why, sizeof why) : "none");
     }
     pn_served_put(served);
 }

@@ -10,6 +10,7 @@
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "engine/chat.h"
+#include "engine/dialect.h"
 #include "engine/engine.h"
 #include "engine/jinja.h"
 #include "engine/text.h"
@@ -46,6 +47,7 @@ bool pd_chat_encode(const struct pn_served *s, const struct pd_params *p, uint32
     struct pn_chat_input in = {
         .raised = &raised,
         .messages_json = p->messages_json,
+        .tools_json = p->tools_json,
         .extra_json = p->extra_json,
         .add_generation_prompt = p->add_generation_prompt,
         .now = (int64_t)time(NULL),
@@ -58,6 +60,15 @@ bool pd_chat_encode(const struct pn_served *s, const struct pd_params *p, uint32
     bool ok = rc == FO_OK || refuse(s, p, &e, &raised, x);
     fo_buf_done(&raised);
     return ok;
+}
+
+struct pd_dialect_words pd_dialect_words(const struct pn_model *m) {
+    const struct pn_chat *chat = pn_model_chat(m);
+    struct fo_err e;
+    if (!chat || pn_chat_state(chat, &e)) return (struct pd_dialect_words){ NULL, NULL };
+    const struct pn_call_format *calls = pn_dialect_calls(pn_chat_dialect(chat));
+    const struct pn_reasoning *reasoning = pn_dialect_reasoning(pn_chat_dialect(chat));
+    return (struct pd_dialect_words){ calls ? calls->name : NULL, reasoning ? reasoning->open : NULL };
 }
 
 bool pd_text_model(struct pd_app *app, const char *name, struct pn_served **ret, struct pd_error *x) {

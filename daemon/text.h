@@ -9,6 +9,7 @@ struct pd_app;
 struct pd_error;
 struct pd_params;
 struct pn_ids;
+struct pn_model;
 struct pn_render;
 struct pn_served;
 
@@ -17,6 +18,13 @@ struct pn_served;
  * the client's to read. */
 bool pd_chat_encode(const struct pn_served *s, const struct pd_params *p, uint32_t max_ids, struct pn_render *ret_text, struct pn_ids *ret_ids,
                     struct pd_error *ret_error);
+
+/* How the model writes calls ("hermes") and what opens a thought of its ("<think>"), as its template shows; NULL = it has none. Live as long as
+ * the model. */
+struct pd_dialect_words {
+    const char *tools, *reasoning;
+};
+struct pd_dialect_words pd_dialect_words(const struct pn_model *m);
 
 /* The model that a request names, or without a name the only one that serves: *ret, to give back with pn_served_put. False with the
  * error. */

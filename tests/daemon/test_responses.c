@@ -91,7 +91,7 @@ static void takes_the_fields_of_the_api(void **state) {
     assert_int_equal(p.n_top, 4);
     assert_int_equal(p.n_stops, 1);
     assert_int_equal(p.n, 1);
-    assert_string_equal(p.extra_json, "{\"k\":1}");
+    assert_string_equal(p.extra_json, "{\"k\":1,\"reasoning_effort\":\"low\"}");
     assert_string_equal(pd_params_prompt(&p), "input");
     pd_params_done(&p);
     p = take("{\"model\":\"m\",\"input\":\"a\",\"include\":[\"message.output_text.logprobs\"]}");
@@ -171,8 +171,6 @@ static void names_each_mistake_by_its_path(void **state) {
         { "\"input\":\"a\",\"metadata\":{\"a\":5}", "metadata.a", NULL },
         { "\"input\":\"a\",\"metadata\":{\"a\":\"\",\"b\":\"\",\"c\":\"\",\"d\":\"\",\"e\":\"\",\"f\":\"\",\"g\":\"\",\"h\":\"\",\"i\":\"\",\"j\":\"\",\"k\":\"\",\"l\":\"\",\"m\":\"\",\"n\":\"\",\"o\":\"\",\"p\":\"\",\"q\":\"\"}",
           "metadata", "invalid_value" },
-        { "\"input\":\"a\",\"tools\":[{\"type\":\"function\",\"name\":\"f\"}]", "tools", "unsupported_parameter" },
-        { "\"input\":\"a\",\"tool_choice\":\"required\"", "tool_choice", "unsupported_parameter" },
         { "\"input\":\"a\",\"previous_response_id\":\"resp_1\"", "previous_response_id", "unsupported_parameter" },
         { "\"input\":\"a\",\"conversation\":{\"id\":\"conv_1\"}", "conversation", "unsupported_parameter" },
         { "\"input\":\"a\",\"background\":true", "background", "unsupported_parameter" },
@@ -322,7 +320,7 @@ static void whatever_stands_in_the_place_of_a_value_is_refused_or_good(void **st
 
 #define BODY "{\"model\":\"m\",\"input\":\"a\",\"stream\":true,\"instructions\":\"be \\\"brief\\\"\",\"metadata\":{\"k\":\"v\"},\"temperature\":0.7,\"max_output_tokens\":5,\"user\":\"u\",\"parallel_tool_calls\":false}"
 #define REST                                                                                                                                     \
-    ",\"instructions\":\"be \\\"brief\\\"\",\"metadata\":{\"k\":\"v\"},\"parallel_tool_calls\":false,\"prompt_cache_key\":null,\"safety_identifier\":null,\"tools\":[],\"user\":\"u\","                          \
+    ",\"instructions\":\"be \\\"brief\\\"\",\"metadata\":{\"k\":\"v\"},\"parallel_tool_calls\":false,\"prompt_cache_key\":null,\"safety_identifier\":null,\"user\":\"u\",\"tools\":[],"                          \
     "\"tool_choice\":\"auto\",\"max_output_tokens\":5,\"previous_response_id\":null,\"reasoning\":{\"effort\":null,\"summary\":null},\"service_tier\":\"default\",\"store\":false,"                              \
     "\"text\":{\"format\":{\"type\":\"text\"}},\"truncation\":\"disabled\",\"temperature\":0.7,\"top_p\":1,\"top_logprobs\":0,\"usage\":"
 #define HEAD(status, error, why) "{\"id\":\"resp_1\",\"object\":\"response\",\"created_at\":9,\"status\":\"" status "\",\"background\":false,\"error\":" error ",\"incomplete_details\":" why ",\"model\":\"m\",\"output\":["
@@ -345,9 +343,8 @@ static struct pd_answer answer(const struct pd_params *p) {
     struct pd_answer a;
     pd_answer_init(&a, p, "m", 1 << 20);
     assert_ptr_equal(a.writer, &pd_writer_responses);
-    assert_true(memcmp(a.id, "resp_", 5) == 0 && memcmp(a.item, "msg_", 4) == 0 && strlen(a.id) == 29);
+    assert_true(memcmp(a.id, "resp_", 5) == 0 && strlen(a.id) == 29);
     strcpy(a.id, "resp_1");
-    strcpy(a.item, "msg_1");
     a.created = 9;
     return a;
 }
@@ -357,13 +354,34 @@ static void say(struct pd_answer *a, struct fo_buf *out) {
     pd_logprobs_init(&none, PD_API_RESPONSES, NULL, 1 << 20);
     a->writer->open(a, out);
     a->writer->begin(a, 0, NULL, 0, out);
-    a->writer->text(a, 0, "a\"", 2, &none, out);
-    a->writer->text(a, 0, "b", 1, &none, out);
+    a->writer->part(a, 0, PN_PART_CONTENT, "a\"", 2, &none, out);
+    a->writer->part(a, 0, PN_PART_CONTENT, "b", 1, &none, out);
     pd_logprobs_done(&none);
+}
+
+/* The random ends of ids become their numbers, in the order in which they first come. */
+static void number_ids(char *text) {
+    static const char *const prefixes[] = { "\"msg_", "\"rs_", "\"fc_", "\"call_" };
+    enum { DIGITS = 24, MOST = 8 };
+    for (size_t k = 0; k < sizeof prefixes / sizeof *prefixes; k++) {
+        char seen[MOST][DIGITS];
+        int n = 0;
+        for (char *at = text; (at = strstr(at, prefixes[k]));) {
+            at += strlen(prefixes[k]);
+            if (strspn(at, "0123456789abcdef") != DIGITS || at[DIGITS] != '"') continue;
+            int i = 0;
+            while (i < n && memcmp(seen[i], at, DIGITS) != 0) i++;
+            assert_true(i < MOST);
+            if (i == n) memcpy(seen[n++], at, DIGITS);
+            *at = (char)('1' + i);
+            memmove(at + 1, at + DIGITS, strlen(at + DIGITS) + 1);
+        }
+    }
 }
 
 static void is(const struct fo_buf *out, const char *want) {
     assert_false(out->failed);
+    if (out->data) number_ids(out->data);
     assert_string_equal(fo_buf_str(out), want);
 }
 
@@ -390,6 +408,96 @@ static void the_events_of_a_stream_are_these(void **state) {
         fo_buf_done(&out);
     }
     pd_params_done(&p);
+}
+
+#define CALLS_BODY "{\"model\":\"m\",\"input\":\"a\",\"stream\":true,\"reasoning\":{\"effort\":\"high\"},\"tools\":[{\"type\":\"function\",\"name\":\"f\"}],\"tool_choice\":\"required\"}"
+#define THOUGHT(status, parts) "{\"id\":\"rs_1\",\"type\":\"reasoning\",\"status\":\"" status "\",\"summary\":[],\"content\":[" parts "]}"
+#define THINKS(text) "{\"type\":\"reasoning_text\",\"text\":\"" text "\"}"
+#define CALL(n, status, arguments) "{\"id\":\"fc_" n "\",\"type\":\"function_call\",\"status\":\"" status "\",\"call_id\":\"call_" n "\",\"name\":\"f\",\"arguments\":\"" arguments "\"}"
+#define OF(item, index) ",\"item_id\":\"" item "\",\"output_index\":" index
+#define PLACE ",\"content_index\":0"
+
+/* A thought, two calls and what was said after them: an item each, in this order, and all of them in the last event. */
+static void each_part_of_an_answer_is_an_item(void **state) {
+    (void)state;
+    static const struct {
+        enum pn_part part;
+        const char *text;
+    } said[] = { { PN_PART_REASONING, "t1" }, { PN_PART_REASONING, "t2" }, { PN_PART_CALL, "f" }, { PN_PART_ARGUMENTS, "{" }, { PN_PART_ARGUMENTS, "}" }, { PN_PART_CALL, "f" },
+                 { PN_PART_ARGUMENTS, "{}" }, { PN_PART_CONTENT, "c" } };
+    static const char want[] =
+        EVENT("response.output_item.added", "0", ",\"output_index\":0,\"item\":" THOUGHT("in_progress", ""))
+        EVENT("response.content_part.added", "1", OF("rs_1", "0") PLACE ",\"part\":" THINKS(""))
+        EVENT("response.reasoning_text.delta", "2", OF("rs_1", "0") PLACE ",\"delta\":\"t1\"")
+        EVENT("response.reasoning_text.delta", "3", OF("rs_1", "0") PLACE ",\"delta\":\"t2\"")
+        EVENT("response.reasoning_text.done", "4", OF("rs_1", "0") PLACE ",\"text\":\"t1t2\"")
+        EVENT("response.content_part.done", "5", OF("rs_1", "0") PLACE ",\"part\":" THINKS("t1t2"))
+        EVENT("response.output_item.done", "6", ",\"output_index\":0,\"item\":" THOUGHT("completed", THINKS("t1t2")))
+        EVENT("response.output_item.added", "7", ",\"output_index\":1,\"item\":" CALL("1", "in_progress", ""))
+        EVENT("response.function_call_arguments.delta", "8", OF("fc_1", "1") ",\"delta\":\"{\"")
+        EVENT("response.function_call_arguments.delta", "9", OF("fc_1", "1") ",\"delta\":\"}\"")
+        EVENT("response.function_call_arguments.done", "10", OF("fc_1", "1") ",\"name\":\"f\",\"arguments\":\"{}\"")
+        EVENT("response.output_item.done", "11", ",\"output_index\":1,\"item\":" CALL("1", "completed", "{}"))
+        EVENT("response.output_item.added", "12", ",\"output_index\":2,\"item\":" CALL("2", "in_progress", ""))
+        EVENT("response.function_call_arguments.delta", "13", OF("fc_2", "2") ",\"delta\":\"{}\"")
+        EVENT("response.function_call_arguments.done", "14", OF("fc_2", "2") ",\"name\":\"f\",\"arguments\":\"{}\"")
+        EVENT("response.output_item.done", "15", ",\"output_index\":2,\"item\":" CALL("2", "completed", "{}"))
+        EVENT("response.output_item.added", "16", ",\"output_index\":3,\"item\":" ITEM("in_progress", ""))
+        EVENT("response.content_part.added", "17", OF("msg_1", "3") PLACE ",\"part\":" PART(""))
+        EVENT("response.output_text.delta", "18", OF("msg_1", "3") PLACE ",\"delta\":\"c\",\"logprobs\":[]")
+        EVENT("response.output_text.done", "19", OF("msg_1", "3") PLACE ",\"text\":\"c\",\"logprobs\":[]")
+        EVENT("response.content_part.done", "20", OF("msg_1", "3") PLACE ",\"part\":" PART("c"))
+        EVENT("response.output_item.done", "21", ",\"output_index\":3,\"item\":" ITEM("incomplete", PART("c")));
+    static const char output[] = "\"output\":[" THOUGHT("completed", THINKS("t1t2")) "," CALL("1", "completed", "{}") "," CALL("2", "completed", "{}") "," ITEM("incomplete", PART("c")) "]";
+    static const char asked[] = "\"tools\":[{\"type\":\"function\",\"name\":\"f\",\"description\":null,\"parameters\":null,\"strict\":null}],\"tool_choice\":\"required\"";
+    struct pd_params p = take(CALLS_BODY);
+    struct pd_answer a = answer(&p);
+    struct pd_choice c = { .finish = PN_FINISH_LENGTH };
+    struct pd_logprobs none;
+    struct fo_buf out;
+    fo_buf_init(&out, 1 << 20);
+    pd_parts_init(&c.parts, 1 << 20);
+    pd_logprobs_init(&none, PD_API_RESPONSES, NULL, 1 << 20);
+    a.writer->begin(&a, 0, NULL, 0, &out);
+    assert_int_equal(out.len, 0);
+    for (size_t i = 0; i < sizeof said / sizeof *said; i++) {
+        a.writer->part(&a, 0, said[i].part, said[i].text, strlen(said[i].text), &none, &out);
+        assert_non_null(pd_parts_add(&c.parts, said[i].part, said[i].text, strlen(said[i].text)));
+    }
+    a.writer->finish(&a, 0, PN_FINISH_LENGTH, NULL, &out);
+    is(&out, want);
+    for (int whole = 0; whole < 2; whole++) {
+        fo_buf_clear(&out);
+        if (whole) a.writer->whole(&a, &c, 1, &usage, NULL, &out);
+        else a.writer->close(&a, &usage, NULL, &out);
+        assert_false(out.failed);
+        number_ids(out.data);
+        assert_non_null(strstr(out.data, output));
+        assert_non_null(strstr(out.data, asked));
+        assert_non_null(strstr(out.data, "\"reasoning\":{\"effort\":\"high\",\"summary\":null}"));
+    }
+    pd_logprobs_done(&none);
+    pd_parts_done(&c.parts);
+    pd_answer_done(&a);
+    pd_params_done(&p);
+    fo_buf_done(&out);
+}
+
+/* An answer without anything has a message all the same: clients look for one. */
+static void an_answer_that_has_nothing_is_an_empty_message(void **state) {
+    (void)state;
+    struct pd_params p = take(BODY);
+    struct pd_answer a = answer(&p);
+    struct fo_buf out;
+    fo_buf_init(&out, 1 << 20);
+    a.writer->finish(&a, 0, PN_FINISH_STOP, NULL, &out);
+    fo_buf_clear(&out);
+    a.writer->close(&a, &usage, NULL, &out);
+    number_ids(out.data);
+    assert_non_null(strstr(out.data, "\"output\":[" ITEM("completed", PART("")) "]"));
+    pd_answer_done(&a);
+    pd_params_done(&p);
+    fo_buf_done(&out);
 }
 
 static void an_error_is_told_twice_and_ends_the_stream(void **state) {
@@ -440,11 +548,16 @@ static void a_whole_answer_is_what_the_last_event_has(void **state) {
     struct pd_answer a = answer(&p);
     struct fo_buf out;
     fo_buf_init(&out, 1 << 20);
-    struct pd_choice c = { .text = (char[]){ "a\"b" }, .len = 3, .finish = PN_FINISH_STOP };
+    struct pd_choice c = { .finish = PN_FINISH_STOP };
+    pd_parts_init(&c.parts, 1 << 20);
+    assert_non_null(pd_parts_add(&c.parts, PN_PART_CONTENT, "a\"b", 3));
     a.writer->whole(&a, &c, 1, &usage, NULL, &out);
     is(&out, HEAD("completed", "null", "null") ITEM("completed", PART("a\\\"b")) "]" REST USAGE "}");
     fo_buf_clear(&out);
-    c = (struct pd_choice){ .finish = PN_FINISH_LENGTH, .logprobs = (char[]){ "[1]" } };
+    pd_parts_done(&c.parts);
+    c.finish = PN_FINISH_LENGTH;
+    struct pd_part *said = pd_parts_add(&c.parts, PN_PART_CONTENT, "", 0);
+    assert_true(said && fo_buf_puts(&said->logprobs, "1"));
     a.writer->whole(&a, &c, 1, &usage, &(struct pd_timings){ .prompt_n = 6 }, &out);
     json_t *v = parse(out.data);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(v, "timings"), "prompt_n")), 6);
@@ -457,12 +570,12 @@ static void a_whole_answer_is_what_the_last_event_has(void **state) {
     pd_params_done(&p);
 
     /* what a request says in the place of a word that asks for nothing is not repeated */
-    p = take("{\"model\":\"m\",\"input\":\"a\",\"tool_choice\":false,\"tools\":null,\"user\":5,\"parallel_tool_calls\":\"x\",\"metadata\":null}");
+    pd_parts_done(&c.parts);
+    p = take("{\"model\":\"m\",\"input\":\"a\",\"tool_choice\":null,\"tools\":null,\"user\":5,\"parallel_tool_calls\":null,\"metadata\":null}");
     a = answer(&p);
     fo_buf_clear(&out);
-    c.logprobs = NULL;
     a.writer->whole(&a, &c, 1, &usage, NULL, &out);
-    assert_non_null(strstr(out.data, "\"instructions\":null,\"metadata\":{},\"parallel_tool_calls\":true,\"prompt_cache_key\":null,\"safety_identifier\":null,\"tools\":[],\"user\":null,\"tool_choice\":\"auto\",\"max_output_tokens\":null,"));
+    assert_non_null(strstr(out.data, "\"instructions\":null,\"metadata\":{},\"parallel_tool_calls\":true,\"prompt_cache_key\":null,\"safety_identifier\":null,\"user\":null,\"tools\":[],\"tool_choice\":\"auto\",\"max_output_tokens\":null,"));
     pd_answer_done(&a);
     pd_params_done(&p);
     fo_buf_done(&out);
@@ -478,9 +591,9 @@ static void text_past_the_cap_or_without_memory_fails_the_answer(void **state) {
     fo_buf_init(&out, 1 << 20);
     pd_logprobs_init(&none, PD_API_RESPONSES, NULL, 1 << 20);
     pd_answer_init(&a, &p, "m", 10);
-    a.writer->text(&a, 0, "1234567890", 10, &none, &out);
+    a.writer->part(&a, 0, PN_PART_CONTENT, "1234567890", 10, &none, &out);
     assert_false(out.failed);
-    a.writer->text(&a, 0, "1", 1, &none, &out);
+    a.writer->part(&a, 0, PN_PART_CONTENT, "1", 1, &none, &out);
     assert_true(out.failed);
     pd_answer_done(&a);
     long n = 1;
@@ -514,6 +627,8 @@ int main(void) {
         cmocka_unit_test(gives_up_cleanly_without_memory),
         cmocka_unit_test(whatever_stands_in_the_place_of_a_value_is_refused_or_good),
         cmocka_unit_test(the_events_of_a_stream_are_these),
+        cmocka_unit_test(each_part_of_an_answer_is_an_item),
+        cmocka_unit_test(an_answer_that_has_nothing_is_an_empty_message),
         cmocka_unit_test(an_error_is_told_twice_and_ends_the_stream),
         cmocka_unit_test(a_whole_answer_is_what_the_last_event_has),
         cmocka_unit_test(text_past_the_cap_or_without_memory_fails_the_answer),

@@ -109,7 +109,7 @@ static void chunks_are_what_clients_parse(void **state) {
                 says(choice(v), rows[i].role);
                 json_decref(v);
             }
-            pd_writer_choices.text(&a, 2, "a\"\n\xC3\xA9", 5, NULL, &out);
+            pd_writer_choices.part(&a, 2, PN_PART_CONTENT, "a\"\n\xC3\xA9", 5, NULL, &out);
             v = event(&out);
             check_around(v, &a, rows[i].object, (size_t)(asked ? 7 : 6));
             says(choice(v), rows[i].text);
@@ -121,7 +121,7 @@ static void chunks_are_what_clients_parse(void **state) {
             json_decref(v);
         }
     }
-    pd_writer_choices.text(&a, 0, "\xFF", 1, NULL, &out); /* no text of ours: fails, and sends nothing that is no JSON */
+    pd_writer_choices.part(&a, 0, PN_PART_CONTENT, "\xFF", 1, NULL, &out); /* no text of ours: fails, and sends nothing that is no JSON */
     assert_true(out.failed);
     fo_buf_done(&out);
 }
@@ -130,10 +130,10 @@ static void usage_and_timings_say_what_an_answer_took(void **state) {
     (void)state;
     struct pd_answer a;
     struct fo_buf out;
-    struct pn_usage u = { .prompt_tokens = 10, .cached_tokens = 4, .completion_tokens = 5 };
+    struct pn_usage u = { .prompt_tokens = 10, .cached_tokens = 4, .completion_tokens = 5, .reasoning_tokens = 2 };
     struct pd_timings t = { .cache_n = 4, .prompt_n = 6, .predicted_n = 5, .queue_ms = 1.5, .prompt_ms = 12, .predicted_ms = 20 };
     static const char usage[] = "{\"prompt_tokens\":10,\"completion_tokens\":5,\"total_tokens\":15,\"prompt_tokens_details\":{\"cached_tokens\":4},"
-                                "\"completion_tokens_details\":{\"reasoning_tokens\":0}}";
+                                "\"completion_tokens_details\":{\"reasoning_tokens\":2}}";
     static const char timings[] = "{\"cache_n\":4,\"prompt_n\":6,\"prompt_ms\":12.0,\"prompt_per_token_ms\":2.0,\"prompt_per_second\":500.0,\"predicted_n\":5,"
                                   "\"predicted_ms\":20.0,\"predicted_per_token_ms\":4.0,\"predicted_per_second\":250.0,\"queue_ms\":1.5}";
     static const char nothing[] = "{\"cache_n\":0,\"prompt_n\":0,\"prompt_ms\":0.0,\"prompt_per_token_ms\":0.0,\"prompt_per_second\":0.0,\"predicted_n\":0,"
@@ -162,7 +162,9 @@ static void usage_and_timings_say_what_an_answer_took(void **state) {
     says(json_object_get(v, "timings"), nothing);
     json_decref(v);
 
-    struct pd_choice two[] = { { .text = (char[]){ "a\t" }, .len = 2, .finish = PN_FINISH_STOP }, { .finish = PN_FINISH_LENGTH, .logprobs = (char[]){ "{\"content\":[],\"refusal\":null}" } } };
+    struct pd_choice two[] = { { .finish = PN_FINISH_STOP }, { .finish = PN_FINISH_LENGTH, .logprobs = (char[]){ "{\"content\":[],\"refusal\":null}" } } };
+    pd_parts_init(&two[0].parts, 100);
+    assert_non_null(pd_parts_add(&two[0].parts, PN_PART_CONTENT, "a\t", 2));
     pd_writer_choices.whole(&a, two, 2, &u, &t, &out);
     v = parse(out.data, out.len);
     check_around(v, &a, "chat.completion", 8);
@@ -178,7 +180,130 @@ static void usage_and_timings_say_what_an_answer_took(void **state) {
     check_around(v, &a, "text_completion", 8);
     says(json_object_get(v, "choices"), "[{\"index\":0,\"text\":\"a\\t\",\"logprobs\":null,\"finish_reason\":\"stop\"}]");
     json_decref(v);
+    pd_parts_done(&two[0].parts);
     fo_buf_done(&out);
+}
+
+/* The one random id in a text is "call_X" from here on. */
+static void hide_ids(struct fo_buf *b) {
+    for (char *at = b->data; at && (at = strstr(at, "\"call_")); at++) {
+        at += 6;
+        assert_int_equal(strspn(at, "0123456789abcdef"), 24);
+        *at = 'X';
+        memmove(at + 1, at + 24, strlen(at + 24) + 1);
+        b->len -= 23;
+    }
+}
+
+#define FIRST(i) "{\"tool_calls\":[{\"index\":" i ",\"id\":\"call_X\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"\"}}]}"
+#define NEXT(i, text) "{\"tool_calls\":[{\"index\":" i ",\"function\":{\"arguments\":\"" text "\"}}]}"
+#define CALL(text) "{\"id\":\"call_X\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"" text "\"}}"
+
+/* Rows: what was said, the deltas of a stream, the message of a whole answer. A function that is offered makes the first delta's content null. */
+static void thoughts_and_calls_have_their_own_members(void **state) {
+    (void)state;
+    static const struct {
+        struct { enum pn_part part; const char *text; } said[8];
+        const char *deltas[8], *message, *finish;
+        enum pn_finish f;
+    } rows[] = {
+        { { { PN_PART_REASONING, "t" }, { PN_PART_REASONING, "u" }, { PN_PART_CONTENT, "a" } },
+          { "{\"reasoning_content\":\"t\"}", "{\"reasoning_content\":\"u\"}", "{\"content\":\"a\"}" },
+          "{\"role\":\"assistant\",\"content\":\"a\",\"refusal\":null,\"reasoning_content\":\"tu\"}", "stop", PN_FINISH_STOP },
+        { { { PN_PART_CALL, "f" }, { PN_PART_ARGUMENTS, "{" }, { PN_PART_ARGUMENTS, "}" }, { PN_PART_CALL, "f" }, { PN_PART_ARGUMENTS, "{}" } },
+          { FIRST("0"), NEXT("0", "{"), NEXT("0", "}"), FIRST("1"), NEXT("1", "{}") },
+          "{\"role\":\"assistant\",\"content\":null,\"refusal\":null,\"tool_calls\":[" CALL("{}") "," CALL("{}") "]}", "tool_calls", PN_FINISH_CALLS },
+        { { { PN_PART_CONTENT, "a" }, { PN_PART_CALL, "f" }, { PN_PART_ARGUMENTS, "{" }, { PN_PART_CONTENT, "b" } },
+          { "{\"content\":\"a\"}", FIRST("0"), NEXT("0", "{"), "{\"content\":\"b\"}" },
+          "{\"role\":\"assistant\",\"content\":\"ab\",\"refusal\":null,\"tool_calls\":[" CALL("{") "]}", "length", PN_FINISH_LENGTH },
+        { { { PN_PART_REASONING, "t" } }, { "{\"reasoning_content\":\"t\"}", "{\"content\":\"\"}" },
+          "{\"role\":\"assistant\",\"content\":\"\",\"refusal\":null,\"reasoning_content\":\"t\"}", "length", PN_FINISH_LENGTH },
+    };
+    static const char body[] = "{\"model\":\"m\",\"stream\":true,\"messages\":[{\"role\":\"user\",\"content\":\"a\"}],\"tools\":[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]}";
+    struct pd_params p;
+    struct pd_error x;
+    struct pd_answer a;
+    struct fo_buf out;
+    fo_buf_init(&out, 1 << 20);
+    assert_true(pd_params_parse(PD_API_CHAT, body, strlen(body), &p, &x));
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pd_choice c = { .finish = rows[i].f };
+        json_t *v;
+        pd_parts_init(&c.parts, 1000);
+        pd_answer_init(&a, &p, "m", 1 << 20);
+        pd_writer_choices.begin(&a, 0, NULL, 0, &out);
+        v = event(&out);
+        says(json_object_get(choice(v), "delta"), "{\"role\":\"assistant\",\"content\":null}");
+        json_decref(v);
+        size_t k = 0;
+        for (; rows[i].said[k].text; k++) {
+            const char *text = rows[i].said[k].text;
+            pd_writer_choices.part(&a, 0, rows[i].said[k].part, text, strlen(text), NULL, &out);
+            hide_ids(&out);
+            v = event(&out);
+            says(json_object_get(choice(v), "delta"), rows[i].deltas[k]);
+            json_decref(v);
+            assert_non_null(pd_parts_add(&c.parts, rows[i].said[k].part, text, strlen(text)));
+        }
+        pd_writer_choices.finish(&a, 0, rows[i].f, NULL, &out);
+        if (rows[i].deltas[k]) { /* what a whole answer has too comes at last */
+            char *behind = strstr(out.data, "\n\n") + 2;
+            struct fo_buf first;
+            fo_buf_init(&first, 1 << 20);
+            fo_buf_append(&first, out.data, (size_t)(behind - out.data));
+            v = event(&first);
+            says(json_object_get(choice(v), "delta"), rows[i].deltas[k]);
+            json_decref(v);
+            fo_buf_done(&first);
+            out.len -= (size_t)(behind - out.data);
+            memmove(out.data, behind, out.len + 1);
+        }
+        v = event(&out);
+        says(json_object_get(choice(v), "delta"), "{}");
+        assert_string_equal(json_string_value(json_object_get(choice(v), "finish_reason")), rows[i].finish);
+        json_decref(v);
+        pd_writer_choices.whole(&a, &c, 1, &(struct pn_usage){ 0 }, NULL, &out);
+        hide_ids(&out);
+        v = parse(out.data, out.len);
+        says(json_object_get(choice(v), "message"), rows[i].message);
+        assert_string_equal(json_string_value(json_object_get(choice(v), "finish_reason")), rows[i].finish);
+        json_decref(v);
+        fo_buf_clear(&out);
+        pd_parts_done(&c.parts);
+        pd_answer_done(&a);
+    }
+    pd_params_done(&p);
+    fo_buf_done(&out);
+}
+
+/* The cap is that of all parts together, and what passes it leaves a mark. */
+static void parts_are_kept_up_to_their_cap(void **state) {
+    (void)state;
+    struct pd_parts p;
+    pd_parts_init(&p, 5);
+    assert_non_null(pd_parts_add(&p, PN_PART_CALL, "f", 1));
+    assert_non_null(pd_parts_add(&p, PN_PART_ARGUMENTS, "{", 1));
+    assert_non_null(pd_parts_add(&p, PN_PART_ARGUMENTS, "}", 1));
+    assert_non_null(pd_parts_add(&p, PN_PART_CONTENT, "ab", 2));
+    assert_int_equal(p.n, 2);
+    assert_int_equal(pd_parts_count(&p, PN_PART_CALL), 1);
+    assert_string_equal(fo_buf_str(&p.list[0].name), "f");
+    assert_string_equal(fo_buf_str(&p.list[0].text), "{}");
+    assert_null(pd_parts_add(&p, PN_PART_CONTENT, "c", 1));
+    assert_true(p.failed);
+    assert_null(pd_parts_add(&p, PN_PART_CONTENT, "", 0));
+    pd_parts_done(&p);
+    for (long n = 1;; n++) {
+        pd_parts_init(&p, 1000);
+        test_fail_alloc(n);
+        bool ok = true;
+        for (int i = 0; i < 6 && ok; i++) ok = pd_parts_add(&p, PN_PART_CALL, "f", 1) && pd_parts_add(&p, PN_PART_ARGUMENTS, "{}", 2);
+        bool failed = test_alloc_failed();
+        test_fail_alloc(0);
+        assert_true(ok != p.failed && ok != failed);
+        pd_parts_done(&p);
+        if (ok) break;
+    }
 }
 
 static json_t *taken(struct pd_logprobs *l) {
@@ -214,7 +339,7 @@ static void chat_has_tokens_with_bytes(void **state) {
     struct fo_buf out;
     fo_buf_init(&out, 1 << 20);
     pd_answer_init(&a, &(struct pd_params){ .api = PD_API_CHAT }, "m", 1 << 20);
-    pd_writer_choices.text(&a, 0, "A", 1, &l, &out);
+    pd_writer_choices.part(&a, 0, PN_PART_CONTENT, "A", 1, &l, &out);
     v = event(&out);
     assert_int_equal(json_array_size(json_object_get(json_object_get(choice(v), "logprobs"), "content")), 1);
     json_decref(v);
@@ -297,6 +422,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_are_what_clients_parse),
         cmocka_unit_test(usage_and_timings_say_what_an_answer_took),
+        cmocka_unit_test(thoughts_and_calls_have_their_own_members),
+        cmocka_unit_test(parts_are_kept_up_to_their_cap),
         cmocka_unit_test(chat_has_tokens_with_bytes),
         cmocka_unit_test(completions_have_four_lists),
         cmocka_unit_test(who_does_not_ask_gets_null),
