@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/chat.h"
+#include "engine/dialect.h"
 #include "engine/model.h"
 #include "engine/vocab.h"
 #include "foundry/base/buf.h"
@@ -32,6 +33,8 @@ struct report {
     const struct pn_inspect_part *parts; /* [n_parts] */
     size_t n_parts;
     const char *template;      /* where the chat template comes from */
+    const char *calls;         /* how it writes calls of functions; NULL = it does not */
+    char thought[64];          /* what opens a thought; "" = nothing */
 };
 
 /* Copies text of the file for display: control characters and bytes that are no UTF-8 become '?', what is too long is cut. */
@@ -82,7 +85,10 @@ static int fill(struct report *r, const struct pn_model_opts *o, struct fo_err *
         r->template = "none";
     } else {
         r->template = sources[pn_chat_source(pn_vocab_chat(v))];
+        const struct pn_dialect *d = pn_chat_dialect(pn_vocab_chat(v));
         if (pn_chat_state(pn_vocab_chat(v), &why)) snprintf(r->text_why, sizeof r->text_why, "%s", why.msg);
+        else if (pn_dialect_calls(d)) r->calls = pn_dialect_calls(d)->name; /* a row of a table */
+        if (!*r->text_why && pn_dialect_reasoning(d)) snprintf(r->thought, sizeof r->thought, "%s", pn_dialect_reasoning(d)->open);
     }
     pn_vocab_free(v);
     return pn_model_measure(r->path, o, &r->info, r->why, sizeof r->why, e);
@@ -113,6 +119,7 @@ static void write_text(const struct report *r, struct fo_buf *out) {
     fo_buf_printf(out, "tokenizer       %s%s%s\n", *r->tokenizer ? r->tokenizer : "none", *r->pre ? ", rule " : "", r->pre);
     fo_buf_printf(out, "chat template   %s\n", r->template);
     if (*r->text_why) fo_buf_printf(out, "                %s\n", r->text_why);
+    else fo_buf_printf(out, "tools           %s\nreasoning       %s\n", r->calls ? r->calls : "none", *r->thought ? r->thought : "none");
     if (i->kv_bytes) {
         fo_buf_printf(out, "\nmemory, for %u session%s of %u tokens, %u at a time\n", i->max_sessions, i->max_sessions == 1 ? "" : "s", i->ctx_cap, i->max_concurrent);
         fo_buf_printf(out, "  weights       %s\n", fo_format_bytes(i->weights_bytes, a, sizeof a));
@@ -144,7 +151,8 @@ static bool write_json(const struct report *r, struct fo_buf *out) {
                           (json_int_t)fo_gguf_n_files(r->g), "gguf_version", (int)fo_gguf_version(r->g), "alignment",
                           (json_int_t)fo_gguf_alignment(r->g), "file_bytes", (json_int_t)fo_gguf_file_bytes(r->g), "architecture", r->arch, "name", r->name,
                           "license", r->license, "parameters", (json_int_t)r->params, "tensor_bytes", (json_int_t)r->tensor_bytes, "types", types);
-    json_t *text = json_pack("{s:s, s:s, s:s, s:s}", "model", r->tokenizer, "rule", r->pre, "chat_template", r->template, "error", r->text_why);
+    json_t *text = json_pack("{s:s, s:s, s:s, s:s?, s:s?, s:s}", "model", r->tokenizer, "rule", r->pre, "chat_template", r->template, "tools", r->calls, "reasoning",
+                             *r->thought ? r->thought : NULL, "error", r->text_why);
     json_t *shape = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "layers", (json_int_t)i->n_layer, "embedding", (json_int_t)i->n_embd, "heads",
                               (json_int_t)i->n_head, "heads_kv", (json_int_t)i->n_head_kv, "vocabulary", (json_int_t)i->n_vocab, "trained_tokens",
                               (json_int_t)i->n_ctx_train);
