@@ -9,6 +9,7 @@ import subprocess
 import pytest
 
 from conftest import BUILD, ROOT, Stream, manifest, wait_for
+from dialects import DIALECTS, TOOLS
 
 os.environ["LITELLM_LOCAL_MODEL_COST_MAP"] = "True"  # it would fetch a list of prices
 HELLO = [{"role": "user", "content": "Hello"}]
@@ -143,23 +144,74 @@ def test_what_the_ai_sdk_sends_is_answered_as_its_parser_reads(daemon):
     assert whole.json["choices"][0]["message"]["content"] == text
 
 
-# --- what needs tools: as it was recorded, and refused by name until this server has them ---
+# --- what needs tools ---
 
 
 def recorded(name):
     return json.loads((ROOT / f"tests/cases/clients/{name}.json").read_text())
 
 
-@pytest.mark.parametrize("name, field", [("instructor_tools", "tools"), ("opencode_first", "tools"), ("opencode_after_a_tool", "tools")])
-def test_a_recorded_body_is_refused_by_the_field_and_answered_without_it(daemon, name, field):
-    body = recorded(name)
-    r = daemon.post("/v1/chat/completions", body)
-    assert r.status == 400 and r.error["param"].split(".")[0] in (field, "tool_choice") and r.error["code"] == "unsupported_parameter", r.body
-    rest = {k: v for k, v in body.items() if k not in (field, "tool_choice")}
-    if rest.get("stream"):
-        assert Stream(daemon, "/v1/chat/completions", rest).chunks()
+PERSON = {"name": "Ann", "age": 31, "role": "user", "addresses": [{"street": "High Street", "city": "Bath"}]}
+
+
+def caller(start, tmp_path, *calls, says=""):
+    """A model of the Hermes form that makes these calls and then says so."""
+    path, template = tmp_path / "caller.gguf", tmp_path / "caller.jinja"
+    template.write_text(DIALECTS[0].template())
+    subprocess.run([str(BUILD / "tests/gen/script"), str(path), "--text", says + DIALECTS[0].say(*calls), "--weights", "1MiB", "--template", str(template), "--ctx", "16384"], check=True, cwd=ROOT)
+    return start(manifest(("tiny", path, "ctx_cap: 16384")))
+
+
+@pytest.mark.parametrize("name, call", [("instructor_tools", ("Person", PERSON)), ("opencode_first", ("read", {"filePath": "main.c"})), ("opencode_after_a_tool", ("bash", {"command": "make", "description": "Builds it"}))])
+def test_a_recorded_body_is_answered_by_a_call(start, tmp_path, name, call):
+    body = {**recorded(name), "max_tokens": 400}
+    assert call[0] in {t["function"]["name"] for t in body["tools"]}
+    d = caller(start, tmp_path, call)
+    if body.get("stream"):
+        chunks = Stream(d, "/v1/chat/completions", body).chunks()
+        deltas = [t for c in chunks for x in c["choices"] for t in x["delta"].get("tool_calls", [])]
+        got = deltas[0]["function"]["name"], json.loads("".join(t["function"]["arguments"] for t in deltas))
+        finish = [x["finish_reason"] for c in chunks for x in c["choices"]][-1]
     else:
-        assert daemon.post("/v1/chat/completions", rest).status == 200
+        r = d.post("/v1/chat/completions", body)
+        assert r.status == 200, r.body
+        (c,) = r.json["choices"]
+        got, finish = (c["message"]["tool_calls"][0]["function"]["name"], json.loads(c["message"]["tool_calls"][0]["function"]["arguments"])), c["finish_reason"]
+    assert got == call and finish == "tool_calls"
+
+
+def test_instructor_gets_its_object_from_a_call(start, tmp_path):
+    instructor = pytest.importorskip("instructor", reason="`make check-clients` has it")
+    from openai import OpenAI
+    from pydantic import BaseModel, Field
+
+    class Person(BaseModel):
+        name: str
+        age: int = Field(ge=0, le=150)
+
+    d = caller(start, tmp_path, ("Person", {"name": "Ann", "age": 31}))
+    client = OpenAI(base_url=f"http://127.0.0.1:{d.port}/v1", api_key="none", max_retries=0)
+    person = instructor.from_openai(client, mode=instructor.Mode.TOOLS).chat.completions.create(model="tiny", messages=[{"role": "user", "content": "Ann is 31."}], response_model=Person, max_retries=0)
+    assert (person.name, person.age) == ("Ann", 31)
+
+
+def test_langchain_and_litellm_read_calls(start, tmp_path):
+    langchain = pytest.importorskip("langchain_openai", reason="`make check-clients` has it")
+    litellm = pytest.importorskip("litellm", reason="`make check-clients` has it")
+    d = caller(start, tmp_path, *[("get_weather", {"city": "Paris"}), ("ping", {})])
+    base = f"http://127.0.0.1:{d.port}/v1"
+    model = langchain.ChatOpenAI(base_url=base, api_key="none", max_retries=0, model="tiny").bind_tools(TOOLS)
+    want = [("get_weather", {"city": "Paris"}), ("ping", {})]
+    assert [(c["name"], c["args"]) for c in model.invoke("Hello").tool_calls] == want
+    gathered = None
+    for chunk in model.stream("Hello"):
+        gathered = chunk if gathered is None else gathered + chunk
+    assert [(c["name"], c["args"]) for c in gathered.tool_calls] == want
+    how = {"model": "openai/tiny", "messages": HELLO, "api_base": base, "api_key": "none", "num_retries": 0, "tools": TOOLS}
+    chunks = list(litellm.completion(stream=True, **how))
+    built = litellm.stream_chunk_builder(chunks, messages=HELLO).choices[0].message
+    for message in (litellm.completion(**how).choices[0].message, built):
+        assert [(c.function.name, json.loads(c.function.arguments)) for c in message.tool_calls] == want
 
 
 def test_instructor_gets_its_object_from_an_answer_in_markdown(start, tmp_path):

@@ -67,20 +67,29 @@ EFFECTS = {
     "guided_choice": (COLD, ["yes", "no"], lambda a, b: text(b) in ("yes", "no")),
     "guided_json": (COLD, {"enum": ["yes", [1]]}, lambda a, b: text(b) in ('"yes"', "[1]")),
     "json_schema": (COLD, '{"type": "boolean"}', lambda a, b: text(b) in ("true", "false")),
-    "tools": (COLD, [], one_text),
     "instructions": (COLD, "Be brief.", lambda a, b: tokens(b, "prompt") > tokens(a, "prompt")),
     "include": (COLD, ["message.output_text.logprobs"], lambda a, b: len(logprobs(b)) == 24 and not logprobs(a)),
     "text": (COLD, {"format": {"type": "json_object"}}, lambda a, b: other_text(a, b) and text(b).startswith("{")),
     "metadata": (COLD, {"a": "b"}, lambda a, b: one_text(a, b) and b["metadata"] == {"a": "b"}),
 }
-LOGPROBS = {
-    "chat": {"logprobs": (COLD, True, lambda a, b: len(logprobs(b)) == 24),
+F = {"name": "f", "parameters": {"type": "object"}}
+TOOLS = {"chat": [{"type": "function", "function": F}], "responses": [{"type": "function", **F}]}
+
+
+def longer_prompt(a, b):
+    return tokens(b, "prompt") > tokens(a, "prompt")
+
+
+OF_TOOLS = {api: {"tools": (COLD, t, longer_prompt), "tool_choice": ({**COLD, "tools": t}, "none", lambda a, b: longer_prompt(b, a))} for api, t in TOOLS.items()}
+OF_ONE = {
+    "chat": {**OF_TOOLS["chat"], "reasoning_effort": (COLD, "low", longer_prompt), "logprobs": (COLD, True, lambda a, b: len(logprobs(b)) == 24),
              "top_logprobs": ({**COLD, "logprobs": True}, 3, lambda a, b: all(len(t["top_logprobs"]) == 3 for t in logprobs(b)))},
     "text": {"logprobs": (COLD, 2, lambda a, b: len(b["choices"][0]["logprobs"]["tokens"]) == 24)},
-    "responses": {"top_logprobs": ({**COLD, "include": ["message.output_text.logprobs"]}, 3, lambda a, b: all(len(t["top_logprobs"]) == 3 for t in logprobs(b)))},
+    "responses": {**OF_TOOLS["responses"], "reasoning": (COLD, {"effort": "low"}, longer_prompt), "top_logprobs": ({**COLD, "include": ["message.output_text.logprobs"]}, 3, lambda a, b: all(len(t["top_logprobs"]) == 3 for t in logprobs(b)))},
 }
-ELSEWHERE = {"model", "messages", "prompt", "input", "stream", "stream_options"}  # in every request here, or asked for below
-NEUTRAL = {"best_of": 2, "modalities": ["audio"], "response_format": {"type": "json_schema"}, "guided_json": {"type": "x"}, "json_schema": {"type": "x"}, "grammar": "root ::=[", "regex": "(", "guided_grammar": "x", "guided_regex": "*", "guided_choice": [1], "tools": [{"type": "function", "function": {"name": "f"}}],
+ELSEWHERE = {"model", "messages", "prompt", "input", "stream", "stream_options",  # in every request here, or asked for below
+             "parallel_tool_calls", "reasoning_budget"}  # of models that call and think: test_tools.py, test_reasoning.py
+NEUTRAL = {"best_of": 2, "modalities": ["audio"], "response_format": {"type": "json_schema"}, "guided_json": {"type": "x"}, "json_schema": {"type": "x"}, "grammar": "root ::=[", "regex": "(", "guided_grammar": "x", "guided_regex": "*", "guided_choice": [1], "tools": [{"type": "web_search"}], "tool_choice": "any", "reasoning_effort": "huge", "reasoning": {"effort": "huge"},
            "text": {"format": {"type": "json_schema"}}, "include": ["nothing.like.it"]}
 
 
@@ -88,7 +97,9 @@ NEUTRAL = {"best_of": 2, "modalities": ["audio"], "response_format": {"type": "j
 def served(models, tmp_path_factory):
     from conftest import Daemon
     folder = tmp_path_factory.mktemp("fields")
-    (folder / "t.jinja").write_text("{% for m in messages %}{{ m.content }}{% endfor %}{{ flavour }}")
+    (folder / "t.jinja").write_text("{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}<tool_call>\n"
+                                   "{{ '{' }}\"name\": \"{{ c.function.name }}\", \"arguments\": {{ c.function.arguments | tojson }}{{ '}' }}\n</tool_call>{% endfor %}{% endfor %}"
+                                   "{{ flavour }}{{ reasoning_effort }}{{ tools | tojson if tools }}")
     d = Daemon(folder, manifest(("tiny", models["tiny"], f"chat_template: {json.dumps(str(folder / 't.jinja'))}")))
     yield d
     d.stop()
@@ -125,7 +136,7 @@ def test_pain_45_every_field_has_its_effect_is_refused_by_name_or_changes_nothin
             assert r.status == 200 and text(r.json) == text(plain.json), (name, r.body)
             kinds["ignored"] += 1
         else:
-            base, value, holds = {**EFFECTS, **LOGPROBS[api]}[{"max_output_tokens": "max_tokens"}.get(name, name)]
+            base, value, holds = {**EFFECTS, **OF_ONE[api]}[{"max_output_tokens": "max_tokens"}.get(name, name)]
             a = ask(served, api, **base)
             b = ask(served, api, **{**base, name: text(a.json)[4:7] if name == "stop" else value})
             assert a.status == b.status == 200, (name, a.body, b.body)

@@ -13,6 +13,7 @@ import pytest
 from openai import OpenAI, BadRequestError
 
 from conftest import BUILD, ROOT, SLOW, Stream, check_usage, manifest, wait_for
+from dialects import DIALECTS, TIMES, TOOLS, TWO_DAYS, write
 
 CAP = 256  # of the tiny models
 
@@ -541,3 +542,86 @@ def test_pain_54_a_maxlength_of_a_million_costs_little(models, start, tmp_path):
 
     free, held = cost(), cost(response_format=as_schema(schema))
     assert held * 0.8 <= free, (free, held)
+
+
+# --- calls and thoughts ---
+
+
+def speaker(tmp_path, name, **how):
+    return write(next(d for d in DIALECTS if d.name == name), tmp_path / f"{name}-{len(list(tmp_path.iterdir()))}.gguf", **how)
+
+
+def called(d, model, digit, stream):
+    """The deltas of an answer's calls, or its calls as if each were whole deltas; and the reason of its end."""
+    body = {"model": model, "messages": [{"role": "user", "content": f"case {digit}"}], "tools": TOOLS, "temperature": 0, "stream": stream}
+    if not stream:
+        (c,) = d.post("/v1/chat/completions", body).json["choices"]
+        return c["message"].get("tool_calls", []), c["message"]["content"], c["finish_reason"]
+    chunks = Stream(d, "/v1/chat/completions", body).chunks()
+    content = "".join(c["choices"][0]["delta"].get("content") or "" for c in chunks)
+    return [t for c in chunks for t in c["choices"][0]["delta"].get("tool_calls", [])], content, chunks[-1]["choices"][0]["finish_reason"]
+
+
+def test_pain_40_two_parallel_calls_come_out_whole_with_their_index_and_one_id_each(start, tmp_path):
+    names = ["hermes", "mistral", "qwen3-xml", "llama3"]
+    d = start(manifest(*((n, speaker(tmp_path, n)) for n in names)))
+    for name in names:
+        deltas, _, finish = called(d, name, 1, True)
+        assert finish == "tool_calls" and [t["index"] for t in deltas] == sorted(t["index"] for t in deltas) and {t["index"] for t in deltas} == {0, 1}
+        first = [next(t for t in deltas if t["index"] == i) for i in (0, 1)]
+        assert all(set(t) == {"index", "id", "type", "function"} and t["function"]["name"] and t["type"] == "function" for t in first), "the AI SDK wants all of it at once"
+        assert all(set(t) == {"index", "function"} and set(t["function"]) == {"arguments"} for t in deltas if t not in first), "accumulators put together whatever comes twice"
+        assert [(t["function"]["name"], json.loads("".join(x["function"]["arguments"] for x in deltas if x["index"] == t["index"]))) for t in first] == [TWO_DAYS, TIMES]
+        with client(d).chat.completions.stream(model=name, messages=[{"role": "user", "content": "case 1"}], tools=TOOLS, temperature=0) as s:
+            done = [e for e in s if e.type == "tool_calls.function.arguments.done"]
+            calls = s.get_final_completion().choices[0].message.tool_calls
+        assert [(c.function.name, json.loads(c.function.arguments)) for c in calls] == [TWO_DAYS, TIMES] and len({c.id for c in calls}) == 2
+        assert [e.name for e in done] == ["get_weather", "get_time"]
+
+
+def test_pain_49_a_malformed_call_is_content_and_the_stream_ends_well(start, tmp_path):
+    hermes = next(d for d in DIALECTS if d.name == "hermes")
+    broken = ["<tool_call>", "<tool_call>\n{\"name\"", "<tool_call>\n{\"nome\": \"ping\"}\n</tool_call>", "<tool_call>\nping()\n</tool_call>", "<tool_call>\n{\"name\": \"gone\", \"arguments\": {}}\n</tool_call>",
+              "</tool_call> and </think>", "<tool_call>\n[1, 2]\n</tool_call> Well."]
+    path, template = tmp_path / "m.gguf", tmp_path / "m.jinja"
+    template.write_text(hermes.template())
+    cases = [x for i, text in enumerate(broken) for x in ("--case", str(i), text)]
+    subprocess.run([BUILD / "tests/gen/script", path, "--text", "x", "--weights", "1MiB", "--template", template, *cases], check=True, cwd=ROOT)
+    d = start(manifest(("tiny", path)))
+    for i, text in enumerate(broken):
+        for stream in (False, True):
+            calls, content, finish = called(d, "tiny", i, stream)
+            assert not calls and content == text and finish == "stop", (text, content, finish)
+        s = Stream(d, "/v1/responses", {"model": "tiny", "input": f"case {i}", "tools": [{"type": "function", **t["function"]} for t in TOOLS], "stream": True, "temperature": 0})
+        assert s.response.read().decode().rstrip().splitlines()[-1].startswith('data: {"type":"response.completed"')
+    assert d.get("/health").status == 200
+
+
+def test_pain_56_the_budget_leaves_no_tag_in_the_content(start, tmp_path):
+    names = ["hermes", "seed", "mistral-args"]
+    thinks = "I wonder what to say to that, and go on wondering for a good while. "
+    kinds = [(f"{n}-{opens}-{tokens}", speaker(tmp_path, n, opens=opens, tokens=tokens, plain=next(x for x in DIALECTS if x.name == n).thought(thinks * 3)[:150]))
+             for n in names for opens in (False, True) for tokens in (False, True)]
+    d = start(manifest(*kinds))
+    for name, _ in kinds:
+        think = next(x for x in DIALECTS if name.startswith(x.name)).think
+        for budget in (0, 1, 5, 16):
+            for stream in (False, True):
+                fields = {"model": name, "temperature": 0, "reasoning_budget": budget, "max_tokens": 80}
+                if stream:
+                    deltas = [c["choices"][0]["delta"] for c in d.stream(**fields).chunks()]
+                    content, thought = ("".join(x.get(k) or "" for x in deltas) for k in ("content", "reasoning_content"))
+                else:
+                    r = d.chat(**fields).json
+                    content, thought = r["choices"][0]["message"]["content"], r["choices"][0]["message"].get("reasoning_content", "")
+                    assert r["usage"]["completion_tokens_details"]["reasoning_tokens"] <= budget
+                assert len(thought) <= budget and thinks.startswith(thought) and content and not any(t in content for t in think[:2]), (name, budget, content, thought)
+
+
+def test_pain_58_a_call_without_parameters_has_an_empty_object(start, tmp_path):
+    d = start(manifest(*((x.name, speaker(tmp_path, x.name)) for x in DIALECTS)))
+    for x in DIALECTS:
+        (call,), _, finish = called(d, x.name, 2, False)
+        assert call["function"]["name"] == "ping" and json.loads(call["function"]["arguments"]) == {} and finish == "tool_calls"
+        deltas, _, _ = called(d, x.name, 2, True)
+        assert "".join(t["function"]["arguments"] for t in deltas) == call["function"]["arguments"], x.name

@@ -106,3 +106,16 @@ def test_what_serve_cannot_mean_is_refused(scripts):
     ]:
         p = run(*args, env=env)
         assert p.returncode == 64 and words in p.stderr, (args, p.returncode, p.stderr)
+
+
+def test_a_budget_of_thoughts_belongs_to_a_model(serve, tmp_path):
+    from dialects import DIALECTS, write
+    path = write(DIALECTS[0], tmp_path / "m.gguf")
+    serve("--reasoning-budget", "3", "--model", path, "--name", "some", "--model", path, "--name", "none", "--reasoning-budget", "0")
+    thoughts = {}
+    for model, fields in (("some", {}), ("none", {}), ("free", {"reasoning_budget": -1})):
+        c = http.client.HTTPConnection("127.0.0.1", serve.port, timeout=20 * SLOW)
+        c.request("POST", "/v1/chat/completions", json.dumps({"model": "some" if model == "free" else model, "messages": [{"role": "user", "content": "case 6"}], "temperature": 0, **fields}))
+        thoughts[model] = json.loads(c.getresponse().read())["choices"][0]["message"].get("reasoning_content", "")
+        c.close()
+    assert thoughts["none"] == "" and 0 < len(thoughts["some"]) <= 3 and thoughts["free"] == "Nothing to call."

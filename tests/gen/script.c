@@ -11,7 +11,7 @@
 static struct test_script script;
 
 static int usage(void) {
-    fprintf(stderr, "usage: script OUT.gguf [--text TEXT | --text-file FILE] [--case DIGIT TEXT]... [--special TEXT]... [--endless]\n"
+    fprintf(stderr, "usage: script OUT.gguf [--text TEXT | --text-file FILE] [--case DIGIT TEXT]... [--special TEXT]... [--control TEXT]... [--endless]\n"
                     "              [--pace-us N] [--row-us N] [--layers N] [--ctx N] [--weights SIZE] [--kv-per-token SIZE]\n"
                     "              [--no-template | --template FILE]\n"
                     "SIZE is such as 120MiB\n");
@@ -60,6 +60,10 @@ int main(int argc, char **argv) {
         else if (a[0] != '-' || !value) return usage();
         else if (i++, strcmp(a, "--text") == 0) script.text = value;
         else if (strcmp(a, "--special") == 0 && script.n_specials < TEST_SCRIPT_SPECIALS) script.specials[script.n_specials++] = value;
+        else if (strcmp(a, "--control") == 0 && script.n_specials < TEST_SCRIPT_SPECIALS) { /* these come first */
+            script.specials[script.n_specials++] = script.specials[script.n_controls];
+            script.specials[script.n_controls++] = value;
+        }
         else if (strcmp(a, "--case") == 0 && i + 1 < argc && value[0] >= '0' && value[0] <= '9' && !value[1]) script.cases[value[0] - '0'] = argv[++i];
         else if (f < n_files) {
             if (fo_file_read(value, 1 << 20, &read[f], &len, &e)) {
