@@ -21,7 +21,7 @@
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "tests/support/alloc.h"
-#include "tests/support/dialect.h"
+#include "tests/support/dialects.h"
 
 struct tools_case {
     const char *tools; /* a list */
@@ -35,11 +35,10 @@ static struct tools_case offer(const char *tools, enum pn_tool_choice choice) {
     return (struct tools_case){ .tools = tools, .choice = choice };
 }
 
-static int build(const char *row, const struct tools_case *k, struct pn_program **ret, char where[128], struct fo_err *e) {
+static int build_of(const struct pn_dialect *d, const struct tools_case *k, struct pn_program **ret, char where[128], struct fo_err *e) {
     struct pn_tools *t = NULL;
     struct pn_ir *ir = NULL;
     struct fo_buf b;
-    struct pn_dialect *d = test_dialect(row);
     struct pn_tools_opts o = { .json = k->tools, .len = strlen(k->tools), .choice = k->choice, .named = k->named, .one_call = k->one_call };
     fo_buf_init(&b, 1 << 20);
     int rc = pn_tools_new(&o, &t, where, e);
@@ -50,7 +49,14 @@ static int build(const char *row, const struct tools_case *k, struct pn_program 
     pn_ir_free(ir);
     fo_buf_done(&b);
     pn_tools_put(t);
-    pn_dialect_free(d);
+    return rc;
+}
+
+static int build(const char *row, const struct tools_case *k, struct pn_program **ret, char where[128], struct fo_err *e) {
+    struct test_dialect d;
+    test_dialect_open(&d, test_call_row(row), NULL, false);
+    int rc = build_of(d.d, k, ret, where, e);
+    test_dialect_close(&d);
     return rc;
 }
 
@@ -213,17 +219,19 @@ static void what_cannot_be_held_is_refused_for_a_strict_function_and_let_go_for_
 static void the_head_of_a_call_begins_the_answer_in_every_dialect(void **state) {
     (void)state;
     const struct pn_call_format *f;
-    for (size_t i = 0; (f = pn_call_format_row(i)); i++) {
+    for (size_t i = 0; (f = pn_call_format_row(i / 2)); i++) {
         static const char tools[] = "[" F("f", TAGGED) "," F("ff", STRICT) "]";
         struct pn_tools_opts o = { .json = tools, .len = sizeof tools - 1, .choice = PN_TOOL_REQUIRED };
         struct pn_tools *t;
         struct pn_program *p = NULL;
         char where[128];
         struct fo_err e = { 0 };
-        struct pn_dialect *d = test_dialect(f->name);
+        struct test_dialect test;
+        test_dialect_open(&test, f, NULL, i % 2);
+        const struct pn_dialect *d = test.d;
         assert_int_equal(pn_tools_new(&o, &t, where, &e), 0);
         struct tools_case c = offer(tools, PN_TOOL_REQUIRED);
-        if (build(f->name, &c, &p, where, &e)) fail_msg("%s: %s", f->name, e.msg);
+        if (build_of(d, &c, &p, where, &e)) fail_msg("%s: %s", f->name, e.msg);
         for (int k = 0; k < 2; k++) {
             struct fo_buf head;
             fo_buf_init(&head, 1 << 16);
@@ -235,7 +243,7 @@ static void the_head_of_a_call_begins_the_answer_in_every_dialect(void **state) 
         }
         pn_program_free(p);
         pn_tools_put(t);
-        pn_dialect_free(d);
+        test_dialect_close(&test);
     }
 }
 
@@ -252,7 +260,9 @@ static void the_tools_of_an_agent_are_compiled_in_milliseconds(void **state) {
     assert_non_null(tools);
     static const char *const rows[] = { "hermes", "qwen3-xml", "mistral" };
     for (size_t i = 0; i < 3; i++) {
-        struct pn_dialect *d = test_dialect(rows[i]);
+        struct test_dialect test;
+        test_dialect_open(&test, test_call_row(rows[i]), NULL, false);
+        const struct pn_dialect *d = test.d;
         double most = 0;
         for (int choice = 0; choice < 2; choice++) {
             struct pn_tools_opts o = { .json = tools, .len = strlen(tools), .choice = choice ? PN_TOOL_REQUIRED : PN_TOOL_AUTO };
@@ -284,7 +294,7 @@ static void the_tools_of_an_agent_are_compiled_in_milliseconds(void **state) {
             most = best[0] + best[1] > most ? best[0] + best[1] : most;
         }
         if (most > 200) fail_msg("%.1f ms", most); /* a tenth of that in a release build */
-        pn_dialect_free(d);
+        test_dialect_close(&test);
     }
     free(tools);
     json_decref(body);
@@ -299,7 +309,9 @@ static void is_made_without_memory_or_not_at_all(void **state) {
         struct pn_tools *t;
         char where[128];
         struct fo_err e = { 0 };
-        struct pn_dialect *d = test_dialect(rows[i]);
+        struct test_dialect test;
+        test_dialect_open(&test, test_call_row(rows[i]), NULL, false);
+        const struct pn_dialect *d = test.d;
         assert_int_equal(pn_tools_new(&o, &t, where, &e), 0);
         bool failed = true;
         for (long n = 1; failed; n++) {
@@ -317,7 +329,7 @@ static void is_made_without_memory_or_not_at_all(void **state) {
             fo_buf_done(&b);
         }
         pn_tools_put(t);
-        pn_dialect_free(d);
+        test_dialect_close(&test);
     }
 }
 
