@@ -23,3 +23,7 @@ struct pn_chosen {
  * ring takes it (pn_request_flush). Only while nothing is on its way. FO_EINVAL: what a request bans leaves no token; FO_EIO: the logits are no
  * numbers; what the grammar says; FO_ENOMEM. After a failure the request is to be ended with it. */
 int pn_request_choose(struct pn_request *r, const struct fo_tok *tok, float *logits, uint32_t n_vocab, struct pn_chosen *ret, struct fo_err *e);
+
+/* How many of the drafted ids[0..n) are worth computing logits behind: those that can be chosen one after the other and end nothing, as far
+ * as that is cheap to say. What is chosen does not depend on it. */
+uint32_t pn_request_may_choose(struct pn_request *r, const struct fo_tok *tok, const int32_t *ids, uint32_t n);

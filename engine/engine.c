@@ -156,6 +156,7 @@ static int resolve(const struct pn_serve_opts *o, const struct pn_model *m, stru
         .queue_depth = o->queue_depth == PN_QUEUE_NONE ? 0 : o->queue_depth ? o->queue_depth : QUEUE_DEPTH,
         .queue_timeout_ms = o->queue_timeout_ms ? o->queue_timeout_ms : QUEUE_TIMEOUT_MS,
         .decode_stall_ms = o->decode_stall_ms ? o->decode_stall_ms : DECODE_STALL_MS,
+        .speculation = o->speculation,
     };
     return 0;
 }

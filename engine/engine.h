@@ -9,6 +9,7 @@
 #include "engine/grammar/grammar.h"
 #include "engine/model.h"
 #include "engine/request.h"
+#include "engine/spec.h"
 #include "foundry/base/err.h"
 
 struct pn_engine;
@@ -31,6 +32,7 @@ struct pn_serve_opts {
     uint32_t queue_timeout_ms;   /* longest wait; 0 = 120,000 */
     uint32_t decode_stall_ms;    /* longest that a prompt may hold up running answers in a step; 0 = 500 (see sched.h) */
     uint32_t max_tokens_default; /* 0 = what fits the cap */
+    enum pn_speculation speculation; /* drafts; the model's draft_rows are what they may take when all slots are busy */
 };
 
 /* Loads the file and starts its worker. Blocking; called by the loader. FO_EINVAL when this replica is loaded already, or the name or an
@@ -79,6 +81,7 @@ struct pn_served_status {
     uint32_t max_concurrent;  /* as set */
     uint64_t requests, refused, completed, failed, cancelled, tokens_prefilled, tokens_decoded;
     uint64_t tokens_cached;    /* of prompts, found in KV that was kept */
+    uint64_t tokens_drafted, tokens_accepted; /* of drafts: computed, and of these taken into answers */
     uint64_t tokens_generated; /* of answers: decoded ones, and the first of each, which its prompt's last step gives */
     double queue_s, prefill_s, decode_s; /* of all requests that have run, summed up when each ends */
     uint32_t prefill_chunk;   /* most prompt tokens in a step beside running answers, as last chosen; 0 = not yet */

@@ -88,7 +88,11 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
         limit("max_batch", o->max_batch, DEFAULT_BATCH, MAX_BATCH, &i->max_batch, e))
         return e->code;
     if (i->max_batch < i->max_concurrent) i->max_batch = i->max_concurrent; /* every sequence decodes at least one token a step */
-    m->logit_rows = o->all_logits ? i->max_batch : i->max_concurrent;
+    if (o->draft_rows > MAX_BATCH)
+        return fo_fail_need(e, FO_EINVAL, o->draft_rows, MAX_BATCH, "draft_rows is %u, the most is %u", o->draft_rows, (unsigned)MAX_BATCH);
+    m->logit_rows = i->max_concurrent + o->draft_rows;
+    if (o->all_logits || m->logit_rows > i->max_batch) m->logit_rows = i->max_batch;
+    i->logit_rows = m->logit_rows;
 
     enum fo_dtype kv_type = !o->kv_default ? o->kv_type : m->part[0].dev->exact ? FO_F32 : FO_F16;
     if (kv_type != FO_F32 && kv_type != FO_F16 && kv_type != FO_Q8_0 && kv_type != FO_Q4_0)

@@ -32,6 +32,7 @@ struct pn_model_opts {
     uint32_t max_sessions;     /* sequences that may hold KV at once; 0 = 1 */
     uint32_t max_concurrent;   /* sequences in one step; 0 = 1 */
     uint32_t max_batch;        /* most tokens in one step; 0 = 256 (prefill comes in such chunks) */
+    uint32_t draft_rows;       /* rows of logits that a step may want besides one per sequence: for drafts (engine/spec.h). 0 = none */
     enum fo_dtype kv_type;     /* FO_F32, FO_F16, FO_Q8_0 or FO_Q4_0; read without kv_default */
     bool kv_default;           /* take FO_F16, or FO_F32 on an exact device */
     bool no_mmap;              /* read the weights into anonymous memory instead of mapping them */
@@ -65,6 +66,7 @@ struct pn_model_info {
     uint64_t n_params, file_bytes;
     uint32_t n_vocab, n_ctx_train, n_layer, n_embd, n_head, n_head_kv;
     uint32_t ctx_cap, max_sessions, max_concurrent, max_batch;
+    uint32_t logit_rows;              /* most rows of a step whose logits are wanted */
     enum pn_pooling pooling;          /* of embeddings, which have n_embd numbers */
     bool has_tokenizer;               /* false: tokens in, tokens out only; `tokenizer_error` says why */
     const char *tokenizer_error;
@@ -134,6 +136,11 @@ void pn_seq_free(struct pn_seq *s); /* gives its pages back; NULL is allowed */
 /* Keeps the first n tokens (n <= pn_seq_len), releases the pages behind. A family with recurrent state may only keep 0 or all, and one
  * with a sliding window none when what the n-th token would see is gone already: returns what was kept. */
 uint32_t pn_seq_truncate(struct pn_seq *s, uint32_t n);
+/* Of n tokens (n >= 1) that a step appends behind one more, how many may be taken back afterwards: all but under a sliding window, where the
+ * step must not let go of what the tokens that stay still see. A family with recurrent state: 0. */
+uint32_t pn_seq_drafts(const struct pn_seq *s, uint32_t n);
+/* Takes back what the last step appended behind the first n tokens, as far as pn_seq_drafts allowed. What was reserved stays so. */
+void pn_seq_take_back(struct pn_seq *s, uint32_t n);
 uint32_t pn_seq_pages(const struct pn_seq *s); /* pages held */
 uint32_t pn_seq_len(const struct pn_seq *s);
 const int32_t *pn_seq_tokens(const struct pn_seq *s); /* [pn_seq_len] */

@@ -60,6 +60,7 @@ struct pn_usage {
     uint32_t prompt_tokens, cached_tokens, completion_tokens;
     uint32_t reasoning_tokens; /* of the latter: drawn within a thought, that which ends it and what was forced left out */
     enum pn_thought thought; /* how the last thought ended */
+    uint32_t drafted, accepted; /* tokens of drafts that were computed, and those of them that the answer took (engine/spec.h) */
     double queue_ms, prefill_ms, decode_ms;
 };
 

@@ -5,7 +5,7 @@
  * The worker sleeps on a bell (wake.h) that submit, cancel, a reader that made room, and drain ring; otherwise it looks around
  * once a second, which is also its heartbeat.
  *
- * A slot goes: prefill (pos < n_tokens) -> decode (one token a step) -> end; an embedding ends with its prompt. A slot whose text does not fit its ring stays as it is
+ * A slot goes: prefill (pos < n_tokens) -> decode (one token a step, or more with drafts) -> end; an embedding ends with its prompt. A slot whose text does not fit its ring stays as it is
  * and is left out of the steps until the reader has pulled. */
 #include "engine/sched.h"
 
@@ -22,10 +22,14 @@
 #include "engine/engine.h"
 #include "engine/prefix.h"
 #include "engine/request_worker.h"
+#include "engine/spec.h"
 #include "engine/wake.h"
 #include "foundry/base/clock.h"
 #include "foundry/base/log.h"
 #include "foundry/base/signals.h"
+
+/* A drafted token beside prompts is worth its row from here on: it takes about what a token of a prompt does. */
+static const float ODDS_BESIDE_PROMPTS = 0.5F;
 
 enum { TICK_MS = 1000, RETRY_MAX_S = 120, RETRY_DRAINING_S = 10, RETRY_FAILED_S = 60, GUESS_TOKENS = 128 };
 
@@ -34,7 +38,10 @@ struct slot {
     struct pn_seq *seq;
     uint64_t order;       /* of starting: prefill is first come first served */
     uint32_t cached;
-    int32_t last;         /* the newest token, not yet in the sequence */
+    int32_t tokens[1 + PN_DRAFT_MAX]; /* the newest token, not yet in the sequence, and what a step guesses to follow */
+    uint32_t n_draft;
+    struct pn_spec *spec; /* NULL until it decodes with speculation on */
+    uint32_t drafted, accepted;
     double started_ms, first_ms;
 };
 
@@ -47,6 +54,10 @@ struct note {
 /* A moving average; 0 = nothing known yet. */
 static void learn(double *v, double x) {
     *v = *v == 0 ? x : *v + 0.2 * (x - *v);
+}
+
+static uint32_t least(uint32_t a, uint32_t b) {
+    return a < b ? a : b;
 }
 
 struct pn_sched {
@@ -62,6 +73,8 @@ struct pn_sched {
     struct pn_batch_item *items; /* [n_slots] */
     uint32_t *item_slot;         /* [n_slots] */
     struct pn_prefix *idle;
+    struct pn_spec_costs costs;
+    float (*odds)[PN_DRAFT_MAX]; /* [n_slots] of the drafts of a step */
     uint64_t order;
     double chunk_tps; /* of prompts, for choosing the next chunk: falls at once, rises slowly; 0 = nothing measured yet */
 
@@ -79,7 +92,7 @@ struct pn_sched {
     char end_reason[160];
     char reason[256];
     uint32_t chunk;
-    uint64_t requests, refused, completed, n_failed, cancelled, prefilled, decoded, cached, generated, heartbeat;
+    uint64_t requests, refused, completed, n_failed, cancelled, prefilled, decoded, cached, generated, drafted, accepted, heartbeat;
     double queue_s, prefill_s, decode_s;
     struct pn_slot_status *shown; /* [n_slots] the slots as pages see them */
     uint64_t kv_used, kv_available;
@@ -290,6 +303,8 @@ void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret) {
         .tokens_decoded = s->decoded,
         .tokens_cached = s->cached,
         .tokens_generated = s->generated,
+        .tokens_drafted = s->drafted,
+        .tokens_accepted = s->accepted,
         .queue_s = s->queue_s,
         .prefill_s = s->prefill_s,
         .decode_s = s->decode_s,
@@ -357,6 +372,8 @@ static void slot_end(struct pn_sched *s, struct slot *sl, enum pn_finish finish,
                               .completion_tokens = r->n_out,
                               .reasoning_tokens = r->n_reasoning,
                               .thought = r->thought,
+                              .drafted = sl->drafted,
+                              .accepted = sl->accepted,
                               .queue_ms = sl->started_ms - r->submitted_ms,
                               .prefill_ms = first - sl->started_ms,
                               .decode_ms = now - first };
@@ -366,6 +383,7 @@ static void slot_end(struct pn_sched *s, struct slot *sl, enum pn_finish finish,
     } else {
         pn_seq_free(sl->seq);
     }
+    pn_spec_free(sl->spec);
     *sl = (struct slot){ 0 };
     s->n_run--;
     FO_DEBUGF("sched", "end id=%s prompt=%u cached=%u completion=%u error=%s", r->id ? r->id : "-", usage.prompt_tokens, usage.cached_tokens,
@@ -544,6 +562,67 @@ static uint32_t prefill_budget(struct pn_sched *s, uint32_t n_decode) {
     return fits >= most ? most : fits < 1 ? 1 : (uint32_t)fits;
 }
 
+/* The spec of a slot that decodes, made when it is first asked for; NULL = there is no memory for one. */
+static struct pn_spec *spec_of(struct slot *sl) {
+    struct fo_err ignored; /* then it decodes without */
+    if (sl->spec || pn_spec_new(sl->r->n_tokens + sl->r->max_tokens, &sl->spec, &ignored)) return sl->spec;
+    pn_spec_prompt(sl->spec, pn_seq_tokens(sl->seq), pn_seq_len(sl->seq));
+    pn_spec_prompt(sl->spec, sl->tokens, 1);
+    return sl->spec;
+}
+
+/* The likeliest of all drafted tokens of items[0..n), at most `most`, become their slots' drafts: the odds of each fall along it, so taking
+ * the likeliest again and again takes drafts from their fronts. ret_odds [most]; returns how many. */
+static uint32_t likeliest(struct pn_sched *s, uint32_t n, uint32_t most, uint32_t *drafts, float *ret_odds, uint32_t *ret_from) {
+    for (uint32_t k = 0; k < most; k++) {
+        uint32_t best = n;
+        for (uint32_t i = 0; i < n; i++) {
+            uint32_t at = s->slots[s->item_slot[i]].n_draft;
+            if (at < drafts[i] && (best == n || s->odds[i][at] > s->odds[best][s->slots[s->item_slot[best]].n_draft])) best = i;
+        }
+        if (best == n) return k;
+        struct slot *sl = &s->slots[s->item_slot[best]];
+        ret_odds[k] = s->odds[best][sl->n_draft++];
+        ret_from[k] = best;
+    }
+    return most;
+}
+
+/* Puts drafts behind the tokens of items[0..n_decode): see sched.h. n_items and n_rows are what the step has so far. */
+static void add_drafts(struct pn_sched *s, uint32_t n_decode, uint32_t n_items, uint32_t n_rows) {
+    float odds[PN_DRAFT_MAX];
+    uint32_t from[PN_DRAFT_MAX], drafts[PN_SPEC_MAX_ROWS] = { 0 }, most = PN_DRAFT_MAX, n, worth;
+    pthread_mutex_lock(&s->lock);
+    enum pn_speculation how = s->limits.speculation;
+    pthread_mutex_unlock(&s->lock);
+    if (most > s->info->max_batch - n_rows) most = s->info->max_batch - n_rows;
+    if (most > s->info->logit_rows - n_items) most = s->info->logit_rows - n_items;
+    if (n_decode > PN_SPEC_MAX_ROWS) return;
+    for (uint32_t i = 0; i < n_decode; i++) {
+        struct slot *sl = &s->slots[s->item_slot[i]];
+        uint32_t cap = least(most, sl->r->max_tokens - sl->r->n_out - 1); /* what is chosen last is never computed on */
+        sl->n_draft = 0;
+        if (how == PN_SPECULATION_OFF) {
+            pn_spec_free(sl->spec);
+            sl->spec = NULL;
+        } else if (cap > 0 && spec_of(sl)) {
+            drafts[i] = pn_spec_draft(sl->spec, pn_seq_drafts(sl->seq, cap), sl->tokens + 1, s->odds[i]);
+        }
+    }
+    n = likeliest(s, n_decode, most, drafts, odds, from);
+    if (how == PN_SPECULATION_ALWAYS) worth = n;
+    else if (n_items > n_decode) for (worth = 0; worth < n && odds[worth] >= ODDS_BESIDE_PROMPTS;) worth++;
+    else worth = pn_spec_worth(&s->costs, n_decode, odds, n);
+    while (n > worth) s->slots[s->item_slot[from[--n]]].n_draft--;
+    for (uint32_t i = 0; i < n_decode; i++) {
+        struct slot *sl = &s->slots[s->item_slot[i]];
+        if (sl->n_draft > 0) sl->n_draft = pn_request_may_choose(sl->r, s->tok, sl->tokens + 1, sl->n_draft);
+        if (sl->n_draft == 0) continue;
+        s->items[i].n += sl->n_draft;
+        s->items[i].want = PN_WANT_ALL;
+    }
+}
+
 /* Fills items; returns how many. */
 static uint32_t build_batch(struct pn_sched *s) {
     uint32_t n = 0;
@@ -551,7 +630,7 @@ static uint32_t build_batch(struct pn_sched *s) {
         struct slot *sl = &s->slots[i];
         if (!sl->r || sl->r->n_out == 0 || !pn_request_flush(sl->r)) continue;
         s->item_slot[n] = i;
-        s->items[n++] = (struct pn_batch_item){ sl->seq, &sl->last, 1, PN_WANT_LAST };
+        s->items[n++] = (struct pn_batch_item){ sl->seq, sl->tokens, 1, PN_WANT_LAST };
     }
     uint32_t budget = prefill_budget(s, n), left = budget, total = n, n_decode = n;
     uint64_t from = 0;
@@ -572,6 +651,7 @@ static uint32_t build_batch(struct pn_sched *s) {
         from = sl->order + 1;
     }
     assert(n <= s->n_slots && total <= s->info->max_batch);
+    if (n_decode > 0) add_drafts(s, n_decode, n, total);
     if (n_decode > 0 && total > n_decode) {
         pthread_mutex_lock(&s->lock);
         s->chunk = budget;
@@ -580,14 +660,38 @@ static uint32_t build_batch(struct pn_sched *s) {
     return n;
 }
 
-/* The next token of logits [n_vocab]. */
-static void choose(struct pn_sched *s, struct slot *sl, float *logits) {
+/* The next tokens of logits [n_rows][n_vocab]: the row behind the newest token, and those behind what was drafted as long as the draft is
+ * right and the reader keeps up. The rest is taken back. Returns how many rows were chosen from. */
+static uint32_t choose(struct pn_sched *s, struct slot *sl, uint32_t n_rows, float *logits) {
     struct pn_chosen next;
     struct fo_err e;
-    int rc = pn_request_choose(sl->r, s->tok, logits, s->info->n_vocab, &next, &e);
-    if (sl->first_ms == 0 && sl->r->n_out > 0) sl->first_ms = pn_now_ms();
-    if (rc == 0) sl->last = next.id;
+    uint32_t rows = 0, accepted = 0, first = pn_seq_len(sl->seq) - (n_rows - 1);
+    bool decodes = sl->r->n_out > 0, right;
+    int rc;
+    do {
+        pthread_mutex_lock(&s->lock); /* before its reader sees it */
+        s->generated++;
+        s->decoded += decodes;
+        pthread_mutex_unlock(&s->lock);
+        rc = pn_request_choose(sl->r, s->tok, logits, s->info->n_vocab, &next, &e);
+        logits += s->info->n_vocab;
+        rows++;
+        if (sl->first_ms == 0 && sl->r->n_out > 0) sl->first_ms = pn_now_ms();
+        if (rc == 0 && next.id >= 0 && sl->spec) pn_spec_add(sl->spec, next.id);
+        right = rc == 0 && rows < n_rows && next.id == sl->tokens[rows];
+        accepted += right;
+    } while (right && !next.last && pn_request_flush(sl->r));
+    if (rc == 0) sl->tokens[0] = next.id;
+    sl->drafted += n_rows - 1;
+    sl->accepted += accepted;
+    if (accepted > 0) {
+        pthread_mutex_lock(&s->lock);
+        s->accepted += accepted;
+        pthread_mutex_unlock(&s->lock);
+    }
+    if (rows < n_rows) pn_seq_take_back(sl->seq, first + rows - 1);
     if (rc != 0 || next.last) slot_end(s, sl, rc ? PN_FINISH_STOP : next.finish, rc ? &e : NULL);
+    return rows;
 }
 
 /* n more tokens of a prompt that is embedded were computed. Returns how many rows of `states` were its. */
@@ -602,26 +706,25 @@ static uint32_t states_taken(struct pn_sched *s, struct slot *sl, uint32_t n, co
 
 /* Tokens from the logits of items[lo, lo + n), and vectors from the states. */
 static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *logits, double ms) {
-    uint32_t prefilled = 0, decoded = 0, generated = 0;
+    uint32_t prefilled = 0, decoding = 0, drafted = 0, rows = 0;
     for (uint32_t i = lo; i < lo + n; i++) {
-        generated += s->items[i].want == PN_WANT_LAST;
-        if (s->slots[s->item_slot[i]].r->n_out == 0)
+        if (s->slots[s->item_slot[i]].r->n_out == 0) {
             prefilled += s->items[i].n;
-        else
-            decoded++;
+        } else {
+            decoding++;
+            drafted += s->items[i].n - 1;
+        }
     }
+    if (prefilled == 0) pn_spec_cost_add(&s->costs, decoding + drafted, ms);
     pthread_mutex_lock(&s->lock);
-    s->generated += generated;
     s->prefilled += prefilled;
-    s->decoded += decoded;
-    /* In a mixed step the decodes are counted at their known rate, the rest of the time is the prefill's. */
-    double seconds = ms / 1e3, rest = seconds - (s->decode_tps > 0 ? decoded / s->decode_tps : 0);
-    if (prefilled == 0 && seconds > 0)
-        learn(&s->decode_tps, decoded / seconds);
-    else if (prefilled > 0 && rest > 0) {
-        learn(&s->prefill_tps, prefilled / rest);
+    s->drafted += drafted;
+    /* In a mixed step the decodes are counted at their known rate, the rest of the time is the prefill's, and that of drafts beside it. */
+    double seconds = ms / 1e3, rest = seconds - (s->decode_tps > 0 ? decoding / s->decode_tps : 0);
+    if (prefilled > 0 && rest > 0) {
+        double tps = (prefilled + drafted) / rest;
+        learn(&s->prefill_tps, tps);
         if (prefilled >= PN_FIRST_CHUNK || prefilled >= s->chunk) { /* the last few tokens of a prompt cost more than their share */
-            double tps = prefilled / rest;
             s->chunk_tps = s->chunk_tps == 0 || tps < s->chunk_tps ? tps : s->chunk_tps + (tps - s->chunk_tps) / 4;
         }
     }
@@ -635,9 +738,14 @@ static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *log
             continue;
         }
         if (s->items[i].want == PN_WANT_NONE) continue;
-        choose(s, sl, logits);
-        logits += s->info->n_vocab;
+        uint32_t n_rows = s->items[i].want == PN_WANT_ALL ? s->items[i].n : 1;
+        rows += choose(s, sl, n_rows, logits);
+        logits += (size_t)n_rows * s->info->n_vocab;
     }
+    if (prefilled > 0 || seconds <= 0) return;
+    pthread_mutex_lock(&s->lock);
+    learn(&s->decode_tps, rows / seconds);
+    pthread_mutex_unlock(&s->lock);
 }
 
 enum outcome { COMPUTED, FAILED, MODEL_FAILED };
@@ -661,14 +769,17 @@ static enum outcome compute(struct pn_sched *s, uint32_t lo, uint32_t n, struct 
     return COMPUTED;
 }
 
-/* A failed batch is tried again one by one, so that only what fails alone is failed. A lost device that fails every one of them has
+/* A failed batch is tried again one by one and without drafts, so that only what fails alone is failed. A lost device that fails every one of them has
  * taken the model with it. */
 static void step(struct pn_sched *s, uint32_t n) {
     struct fo_err e;
     enum outcome all = compute(s, 0, n, &e);
     uint32_t lost = 0;
     for (uint32_t i = 0; i < n && all == FAILED; i++) {
-        enum outcome one = n > 1 ? compute(s, i, 1, &e) : FAILED;
+        struct pn_batch_item *it = &s->items[i];
+        bool drafted = it->want == PN_WANT_ALL;
+        if (drafted) it->n = 1, it->want = PN_WANT_LAST;
+        enum outcome one = n > 1 || drafted ? compute(s, i, 1, &e) : FAILED;
         if (one == MODEL_FAILED) return;
         if (one == COMPUTED) continue;
         if (e.code == FO_ELOST && ++lost == n)
@@ -723,14 +834,11 @@ static void sched_done(struct pn_sched *s) {
     free(s->slots);
     free(s->items);
     free(s->item_slot);
+    free(s->odds);
     free(s->shown);
     pthread_cond_destroy(&s->idle_now);
     pthread_mutex_destroy(&s->lock);
     free(s);
-}
-
-static uint32_t least(uint32_t a, uint32_t b) {
-    return a < b ? a : b;
 }
 
 int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, struct pn_sched **ret, struct fo_err *e) {
@@ -753,8 +861,9 @@ int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, struct pn_
     s->slots = calloc(s->n_slots, sizeof *s->slots);
     s->items = calloc(s->n_slots, sizeof *s->items);
     s->item_slot = calloc(s->n_slots, sizeof *s->item_slot);
+    s->odds = calloc(s->n_slots, sizeof *s->odds);
     s->shown = calloc(s->n_slots, sizeof *s->shown);
-    int rc = s->wake && s->slots && s->items && s->item_slot && s->shown ? 0 : fo_fail(e, FO_ENOMEM, "no memory for a scheduler of %u slots", s->n_slots);
+    int rc = s->wake && s->slots && s->items && s->item_slot && s->odds && s->shown ? 0 : fo_fail(e, FO_ENOMEM, "no memory for a scheduler of %u slots", s->n_slots);
     if (rc == 0) rc = pn_prefix_new(s->info->max_sessions, &s->idle, e);
     if (rc == 0) publish_kv(s);
     if (rc == 0) rc = thread_start(s, e);

@@ -9,10 +9,16 @@
  * measured rate, so that the gap between two tokens of an answer stays within decode_stall and one step of decoding although steps vary
  * (deeper in a context, on a busy machine). The measured rate falls with a slower step at once and rises with faster ones by a quarter of
  * the difference. Before anything was measured a chunk is PN_FIRST_CHUNK tokens, and from step to step it doubles at most, since small
- * chunks say little of big ones. Without running answers a step is as big as the model was opened for. */
+ * chunks say little of big ones. Without running answers a step is as big as the model was opened for.
+ *
+ * Drafts (spec.h): behind the token of a running answer a step may hold some that are guessed to follow. Their rows are chosen from in order as
+ * far as the guess was right, and the rest is taken back, so an answer says the same with and without. They take what the tokens of running
+ * answers and the prompts leave of a step, and of the rows of logits, and of that only what pays at the measured costs. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
+
+#include "engine/spec.h"
 
 struct fo_err;
 struct pn_model;
@@ -24,10 +30,11 @@ struct pn_wake;
 
 enum { PN_FIRST_CHUNK = 16 };
 
-/* What may change while it runs. None is 0, but queue_depth may be. */
+/* What may change while it runs. None of the numbers is 0, but queue_depth may be. */
 struct pn_sched_limits {
     uint32_t max_concurrent; /* at most the model's */
     uint32_t queue_depth, queue_timeout_ms, decode_stall_ms;
+    enum pn_speculation speculation;
 };
 
 /* Starts the worker. The model outlives the scheduler; from here on only the worker touches its sequences. FO_ENOMEM. */

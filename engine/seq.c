@@ -1,4 +1,5 @@
 /* Sequences: the public half (model.h) over the page pool (kv.h). */
+#include <assert.h>
 #include <stdlib.h>
 
 #include "engine/kv.h"
@@ -12,15 +13,31 @@ void pn_seq_free(struct pn_seq *s) {
     free(s);
 }
 
+/* The first position that the token behind n others sees. */
+static uint32_t first_seen(const struct pn_kv *kv, uint32_t n) {
+    return kv->window && n >= kv->window ? n - kv->window + 1 : 0;
+}
+
 uint32_t pn_seq_truncate(struct pn_seq *s, uint32_t n) {
     const struct pn_kv *kv = s->kv;
-    if (n < s->len) {
-        uint32_t sees = kv->window && n >= kv->window ? n - kv->window + 1 : 0; /* from where the token after the cut looks */
-        s->len = sees / kv->page_tokens < s->first_page ? 0 : n;
-    }
+    if (n < s->len) s->len = first_seen(kv, n) / kv->page_tokens < s->first_page ? 0 : n;
     pn_kv_seq_shrink(s, 0);
     s->want_pages = s->n_pages;
     return s->len;
+}
+
+uint32_t pn_seq_drafts(const struct pn_seq *s, uint32_t n) {
+    const struct pn_kv *kv = s->kv;
+    /* Pages go when the last position on them is out of sight (pn_kv_seq_slide): all lengths must look at the same first page. */
+    uint32_t left = kv->page_tokens - 1 - first_seen(kv, s->len + 1) % kv->page_tokens;
+    if (!kv->window || s->len + 1 + n < kv->window) return n;
+    if (s->len + 1 < kv->window) left += kv->window - 1 - (s->len + 1); /* the first of them see everything */
+    return n < left ? n : left;
+}
+
+void pn_seq_take_back(struct pn_seq *s, uint32_t n) {
+    assert(n <= s->len && first_seen(s->kv, n) / s->kv->page_tokens >= s->first_page);
+    s->len = n;
 }
 
 uint32_t pn_seq_pages(const struct pn_seq *s) {

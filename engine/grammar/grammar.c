@@ -347,6 +347,22 @@ int pn_grammar_run_accept(struct pn_grammar_run *r, int32_t id, bool *ret_over, 
     return 0;
 }
 
+uint32_t pn_grammar_run_allows(struct pn_grammar_run *r, const int32_t *ids, uint32_t n) {
+    const struct pn_tokens *v = r->g->trie->tokens;
+    uint32_t state = r->state;
+    struct fo_err ignored;
+    for (uint32_t i = 0; i < n; i++) {
+        int32_t id = ids[i];
+        if (id < 0 || id >= v->n_vocab || v->text_at[id] == v->text_at[id + 1]) return i;
+        for (uint32_t at = v->text_at[id]; at < v->text_at[id + 1]; at++) {
+            if (pn_pda_full(r->a)) return i; /* making room would move the run */
+            state = pn_pda_step(r->a, state, (uint8_t)v->text[at], &ignored);
+            if (state == PN_STATE_NONE || state == PN_STATE_DEAD) return i;
+        }
+    }
+    return n;
+}
+
 /* No token continues what must go on: names the bytes. */
 static int fail_stuck(const struct pn_grammar_run *r, struct fo_err *e) {
     const struct pn_state *s = pn_pda_state(r->a, r->state);

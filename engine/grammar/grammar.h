@@ -68,6 +68,9 @@ void pn_grammar_run_ban_ends(const struct pn_grammar_run *r, float *logits, uint
  * does not allow it (our own bug, or nesting deeper than is followed); FO_ELIMIT, FO_ENOMEM. */
 int pn_grammar_run_accept(struct pn_grammar_run *r, int32_t id, bool *ret_over, struct fo_err *e);
 
+/* How many of ids[0..n) could come one after the other as things stand; the run stays where it is. Where it cannot tell, fewer. */
+uint32_t pn_grammar_run_allows(struct pn_grammar_run *r, const int32_t *ids, uint32_t n);
+
 /* The same byte by byte, for tests and tools: false in *ret_alive when the text so far is the beginning of nothing. */
 int pn_grammar_run_bytes(struct pn_grammar_run *r, const char *bytes, size_t n, bool *ret_alive, struct fo_err *e);
 bool pn_grammar_run_may_end(const struct pn_grammar_run *r);
