@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/model_impl.h"
+#include "engine/spec.h"
 #include "foundry/device.h"
 
 static int compute_bytes(const struct pn_model *m, uint32_t logit_rows, uint64_t *ret, struct fo_err *e) {
@@ -22,7 +23,7 @@ static int estimate(const struct pn_model *m, struct pn_estimate *ret, struct fo
     if (compute_bytes(m, 0, &scratch, e) || compute_bytes(m, m->logit_rows, &with_logits, e)) return e->code;
     struct fo_kv_geom one = p->kv;
     one.n_layer = 1;
-    sessions = (uint64_t)i->max_sessions * pn_kv_seq_bytes(&m->kv);
+    sessions = (uint64_t)i->max_sessions * pn_kv_seq_bytes(&m->kv) + (uint64_t)(m->draft_rows ? i->max_concurrent : 0) * pn_spec_bytes(i->ctx_cap);
     struct pn_estimate est = {
         .ctx_cap = i->ctx_cap,
         .max_sessions = i->max_sessions,

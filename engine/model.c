@@ -90,6 +90,7 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
     if (i->max_batch < i->max_concurrent) i->max_batch = i->max_concurrent; /* every sequence decodes at least one token a step */
     if (o->draft_rows > MAX_BATCH)
         return fo_fail_need(e, FO_EINVAL, o->draft_rows, MAX_BATCH, "draft_rows is %u, the most is %u", o->draft_rows, (unsigned)MAX_BATCH);
+    m->draft_rows = o->draft_rows;
     m->logit_rows = i->max_concurrent + o->draft_rows;
     if (o->all_logits || m->logit_rows > i->max_batch) m->logit_rows = i->max_batch;
     i->logit_rows = m->logit_rows;

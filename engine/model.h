@@ -110,7 +110,7 @@ struct pn_estimate {
     uint64_t tied_bytes;      /* weights of the input that the last layer's die needs too, when it is another one */
     uint64_t scratch_bytes;   /* on each die */
     uint64_t logits_bytes;    /* scratch besides, on the die of the last layer */
-    uint64_t host_bytes;      /* on the host, as long as it is loaded: the rows of a step, sessions. The tokenizer is not in it */
+    uint64_t host_bytes;      /* on the host, as long as it is loaded: the rows of a step, sessions, what drafts are looked up in. The tokenizer is not in it */
     uint64_t staging_bytes;   /* on the host, while it is loaded onto a die that does not read the file where it is mapped */
 };
 /* As pn_model_measure, for the die o->dev stands for (parts are not read). *ret is filled only when the file can be served (ret_why is ""

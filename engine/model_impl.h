@@ -61,7 +61,7 @@ struct pn_model {
     struct fo_attn_seq *seqs; /* [max_concurrent] */
     const int32_t **tokens;   /* [max_concurrent] each sequence from its start */
     uint32_t *pages_before;   /* [max_concurrent] pages each sequence held, to give back what a failed step took */
-    uint32_t logit_rows;
+    uint32_t logit_rows, draft_rows;
     float *host_logits; /* [logit_rows][n_vocab], or NULL: the last die's are host memory */
     struct pn_routes routes;  /* of max_batch rows; NULLs without experts */
     float *carried;     /* [max_batch][n_embd], on its way from die to die, then states; NULL with one whose memory is host memory */

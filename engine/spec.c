@@ -168,8 +168,7 @@ uint32_t pn_spec_draft(const struct pn_spec *s, uint32_t cap, int32_t *ret_ids, 
 void pn_spec_cost_add(struct pn_spec_costs *c, uint32_t n, double ms) {
     if (n == 0 || n > PN_SPEC_MAX_ROWS || !(ms > 0)) return;
     float *v = &c->ms[n], x = (float)ms;
-    if (*v == 0) *v = x;
-    else if (x < *v) *v += (x - *v) / 2;
+    if (*v == 0 || x < *v) *v = x;
     else *v += ((x < 2 * *v ? x : 2 * *v) - *v) / 16;
     c->seen[n] = ++c->step;
 }
