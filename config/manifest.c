@@ -221,6 +221,9 @@ static const struct cf_key model_rows[] = {
     MAX_CONCURRENT,
     QUEUE,
     DECODE_STALL,
+    { .name = "speculation", .kind = CF_CHOICE, OF(speculation), .words = "auto|off", .def = "auto", .change = CF_LIVE,
+      .also = "draft speculative lookup prompt_lookup", .help = "Guessing tokens that repeat earlier text and checking several in a step: the same answers, sooner. `auto` does "
+              "so while it pays." },
     { SAMPLING(reasoning_budget, CF_COUNT, .min = 0, .max = 1 << 20), .also = "thinking_budget reasoning_budget_tokens",
       .help = "Most tokens of a thought, for requests that do not say; without it, as many as the model likes. 0 keeps it from thinking." },
     { .name = "kv", .kind = CF_GROUP, .keys = &kv, .help = "The cache of keys and values." },

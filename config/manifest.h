@@ -63,6 +63,7 @@ struct cf_names {
 
 enum cf_state { CF_STATE_LOADED, CF_STATE_ON_DEMAND, CF_STATE_ABSENT }; /* in the order of the keys' words, as the next one */
 enum cf_memory { CF_MEMORY_GATED, CF_MEMORY_TRUST };
+enum cf_speculation { CF_SPECULATION_AUTO, CF_SPECULATION_OFF };
 enum cf_kv_type { CF_KV_F16, CF_KV_Q8_0, CF_KV_Q4_0 };
 extern const char *const cf_kv_types[]; /* their words, as in the manifest; NULL at the end */
 
@@ -80,6 +81,7 @@ struct cf_model {
     int64_t queue_depth;
     uint64_t queue_timeout_ms;
     uint64_t decode_stall_ms;
+    int speculation;     /* enum cf_speculation */
     int64_t priority;
     int state;           /* enum cf_state */
     int memory;          /* enum cf_memory */

@@ -198,6 +198,7 @@ static void serve_opts(const struct cf_model *d, int64_t replica, struct pn_serv
         .queue_depth = d->queue_depth == 0 ? PN_QUEUE_NONE : count(d->queue_depth),
         .queue_timeout_ms = clip(d->queue_timeout_ms),
         .decode_stall_ms = clip(d->decode_stall_ms),
+        .speculation = d->speculation == CF_SPECULATION_OFF ? PN_SPECULATION_OFF : PN_SPECULATION_AUTO,
     };
 }
 

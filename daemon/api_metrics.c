@@ -82,6 +82,8 @@ VALUE(queue_depth, a->entry->decl->queue_depth)
 VALUE(prefilled, a->copy->status.tokens_prefilled)
 VALUE(cached, a->copy->status.tokens_cached)
 VALUE(generated, a->copy->status.tokens_generated)
+VALUE(drafted, a->copy->status.tokens_drafted)
+VALUE(accepted, a->copy->status.tokens_accepted)
 VALUE(queue_seconds, a->copy->status.queue_s)
 VALUE(prefill_seconds, a->copy->status.prefill_s)
 VALUE(decode_seconds, a->copy->status.decode_s)
@@ -138,6 +140,8 @@ static const struct metric {
     { "pantheon_prompt_tokens_total", COUNTER, COPY, prefilled, .help = "Tokens of prompts that were computed." },
     { "pantheon_prompt_tokens_cached_total", COUNTER, COPY, cached, .help = "Tokens of prompts that were found in kept KV." },
     { "pantheon_generated_tokens_total", COUNTER, COPY, generated, .help = "Tokens of answers." },
+    { "pantheon_draft_tokens_total", COUNTER, COPY, drafted, .help = "Tokens that were guessed and checked in steps of decoding." },
+    { "pantheon_draft_tokens_accepted_total", COUNTER, COPY, accepted, .help = "Those of them that were right, and went into answers." },
     { "pantheon_queue_seconds_total", COUNTER, COPY, queue_seconds, .help = "Seconds that requests waited before they ran, summed up when each ends." },
     { "pantheon_prefill_seconds_total", COUNTER, COPY, prefill_seconds, .help = "Seconds from a request's start to its first token, summed up when each ends." },
     { "pantheon_decode_seconds_total", COUNTER, COPY, decode_seconds, .help = "Seconds from a request's first token to its end, summed up when each ends." },

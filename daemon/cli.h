@@ -15,7 +15,7 @@ enum { PD_CLI_MAX_MODELS = 64, PD_CLI_MAX_LIST = 16, PD_CLI_MAX_BATCH = 64 };
 
 /* What `serve` is told of one model: flags after a --model belong to it, flags before the first to all. */
 struct pd_cli_model {
-    const char *path, *name, *chat_template, *dies, *kv;
+    const char *path, *name, *chat_template, *dies, *kv, *speculation;
     int64_t ctx_cap, max_sessions, max_concurrent; /* 0 = not given */
     int64_t reasoning_budget;
     bool has_reasoning_budget;
@@ -35,7 +35,7 @@ struct pd_cli_args {
     int64_t max_tokens, port, threads, repeat, top_k, window;
     double temperature, top_p, min_p, repeat_penalty;
     uint64_t seed;
-    struct pd_cli_list prefill, decode, depth, sequences;
+    struct pd_cli_list prefill, decode, depth, sequences, drafts;
     const char *rest[4]; /* positional arguments */
     int n_rest;
 };

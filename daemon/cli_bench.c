@@ -48,10 +48,11 @@ static int prefill(struct pn_model *m, struct pn_seq *s, const int32_t *ids, int
 }
 
 /* One thing to measure: the prefill of n tokens on an empty sequence (n_seqs 0), or n steps in each of which every one of n_seqs sequences
- * that hold `depth` tokens decodes its next. */
+ * that hold `depth` tokens decodes its next, with so many drafted tokens behind it, which are taken back. */
 struct work {
     int n_seqs;
     int64_t depth, n;
+    uint32_t drafts;
 };
 
 /* Its seconds, once. Sequence i reads its tokens i places further on in `ids`, so that a step's tokens differ. */
@@ -61,7 +62,7 @@ static int once(struct pn_model *m, const struct work *w, const int32_t *ids, do
     int n_seqs = w->n_seqs ? w->n_seqs : 1, rc = FO_OK;
     for (int i = 0; !rc && i < n_seqs; i++) {
         rc = pn_seq_new(m, &seqs[i], e);
-        if (!rc) rc = pn_seq_reserve(seqs[i], (uint32_t)(w->depth + w->n), e);
+        if (!rc) rc = pn_seq_reserve(seqs[i], (uint32_t)(w->depth + w->n + w->drafts), e);
         if (!rc && w->depth) rc = prefill(m, seqs[i], ids + i, w->depth, e);
     }
     double start = seconds();
@@ -69,8 +70,10 @@ static int once(struct pn_model *m, const struct work *w, const int32_t *ids, do
     for (int64_t k = 0; !rc && w->n_seqs && k < w->n; k++) {
         float *logits;
         for (int i = 0; i < n_seqs; i++)
-            items[i] = (struct pn_batch_item){ .seq = seqs[i], .tokens = ids + i + w->depth + k, .n = 1, .want = PN_WANT_LAST };
+            items[i] = (struct pn_batch_item){ .seq = seqs[i], .tokens = ids + i + w->depth + k, .n = 1 + (w->drafts ? pn_seq_drafts(seqs[i], w->drafts) : 0),
+                                               .want = PN_WANT_ALL };
         rc = pn_model_forward(m, items, n_seqs, &logits, e);
+        for (int i = 0; !rc && i < n_seqs; i++) pn_seq_take_back(seqs[i], (uint32_t)(w->depth + k + 1));
     }
     if (!rc) *ret_seconds = seconds() - start;
     for (int i = 0; i < n_seqs; i++) pn_seq_free(seqs[i]);
@@ -106,7 +109,7 @@ int pd_cli_bench(const struct pd_cli_args *a) {
     const char *path = pd_cli_model_path(a);
     if (!path) return PD_EXIT_USAGE;
     struct pd_cli_list p = list_or(a->prefill, 512), d = list_or(a->depth, 0), q = list_or(a->sequences, 1);
-    int64_t gen = list_or(a->decode, 64).v[0], most = largest(&d) + gen, n_seqs = largest(&q);
+    int64_t gen = list_or(a->decode, 64).v[0], most = largest(&d) + gen + largest(&a->drafts), n_seqs = largest(&q);
     if (largest(&p) > most) most = largest(&p);
     if (most < 1) most = 1;
     struct fo_err e;
@@ -119,6 +122,7 @@ int pd_cli_bench(const struct pd_cli_args *a) {
     int64_t cap = a->models[a->n_models].ctx_cap ? a->models[a->n_models].ctx_cap : most;
     struct pn_model_opts o = { .dev = dev, .ctx_cap = (uint32_t)cap, .no_mmap = a->no_mmap };
     o.max_sessions = o.max_concurrent = (uint32_t)n_seqs;
+    o.draft_rows = (uint32_t)largest(&a->drafts);
     if (pd_cli_kv(a, &o, &e) || pn_model_open(path, &o, &m, &e)) goto fail;
     const struct pn_model_info *info = pn_model_info(m);
     ids = calloc((size_t)(most + n_seqs), sizeof *ids);
@@ -151,6 +155,17 @@ int pd_cli_bench(const struct pd_cli_args *a) {
         if (a->json) printf("%s{\"depth\":%lld,\"sequences\":%d,\"tokens_per_second\":%.3f}", shown++ ? "," : "", (long long)w.depth, w.n_seqs, rate);
         else if (w.n_seqs == 1) printf("decode at depth %6lld  %6.2f tok/s\n", (long long)w.depth, rate);
         else printf("decode at depth %6lld  %6.2f tok/s of %d sequences together\n", (long long)w.depth, rate, w.n_seqs);
+    }
+    if (a->json && a->drafts.n) fputs("],\"drafts\":[", stdout);
+    shown = 0;
+    for (int i = 0; gen && i < d.n * a->drafts.n; i++) {
+        struct work w = { .n_seqs = 1, .depth = d.v[i / a->drafts.n], .n = gen, .drafts = (uint32_t)a->drafts.v[i % a->drafts.n] };
+        pd_cli_progress("decode at %lld, %u drafted ...", (long long)w.depth, w.drafts);
+        if (measure(m, &w, repeat, ids, &rate, &e)) goto fail;
+        pd_cli_progress(NULL);
+        double all = rate * (1 + w.drafts);
+        if (a->json) printf("%s{\"depth\":%lld,\"drafted\":%u,\"none_accepted_per_second\":%.3f,\"all_accepted_per_second\":%.3f}", shown++ ? "," : "", (long long)w.depth, w.drafts, rate, all);
+        else printf("decode at depth %6lld  %6.2f tok/s with %u drafted and none accepted, %.2f with all\n", (long long)w.depth, rate, w.drafts, all);
     }
     if (a->json) fputs("]}\n", stdout);
     rc = fflush(stdout) == 0 ? PD_EXIT_OK : pd_cli_failf("writing the output: %s", strerror(errno));

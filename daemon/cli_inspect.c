@@ -9,6 +9,7 @@
 #include "daemon/estimate.h"
 #include "engine/inspect.h"
 #include "engine/model.h"
+#include "engine/spec.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "foundry/base/region.h"
@@ -105,6 +106,7 @@ int pd_cli_inspect(const struct pd_cli_args *a) {
         .ctx_cap = (uint32_t)m->ctx_cap,
         .max_sessions = m->max_sessions ? (uint32_t)m->max_sessions : 4, /* the manifest's defaults */
         .max_concurrent = m->max_concurrent ? (uint32_t)m->max_concurrent : 2,
+        .draft_rows = PN_DRAFT_MAX,
     };
     if (pd_cli_kv(a, &o, &e)) return pd_cli_fail(&e), PD_EXIT_USAGE;
     fo_buf_init(&out, 1 << 20);

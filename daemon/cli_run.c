@@ -165,7 +165,7 @@ int pd_cli_run(const struct pd_cli_args *a) {
     pd_cli_progress("loading %s ...", path);
     struct pn_serve_opts o = {
         .name = path,
-        .model = { .ctx_cap = (uint32_t)cap, .max_sessions = 1, .max_concurrent = 1, .no_mmap = a->no_mmap, .chat_template = override },
+        .model = { .ctx_cap = (uint32_t)cap, .max_sessions = 1, .max_concurrent = 1, .draft_rows = PN_DRAFT_MAX, .no_mmap = a->no_mmap, .chat_template = override },
     };
     if (pd_cli_kv(a, &o.model, &e) || pd_cli_open_device(a, &dev, &e) || pn_engine_new(&engine, &e)) {
         rc = pd_cli_fail(&e);

@@ -77,8 +77,9 @@ static int first_of(const struct pd_cli_args *a, int i) {
         const char *name = name_of(m, &n);
         if (!same_text(m->path, f->path)) pd_cli_failf("--name %.*s stands for two files, %s and %s: a name twice means two copies of one file", (int)n, name, f->path, m->path);
         else if (m->ctx_cap != f->ctx_cap || m->max_sessions != f->max_sessions || m->max_concurrent != f->max_concurrent || !same_kv(m->kv, f->kv) ||
-                 m->has_reasoning_budget != f->has_reasoning_budget || m->reasoning_budget != f->reasoning_budget || !same_text(m->chat_template, f->chat_template))
-            pd_cli_failf("%.*s: its copies differ in a cap, a budget, type of KV or template: give them the same flags, or names of their own", (int)n, name);
+                 m->has_reasoning_budget != f->has_reasoning_budget || m->reasoning_budget != f->reasoning_budget || !same_text(m->speculation, f->speculation) ||
+                 !same_text(m->chat_template, f->chat_template))
+            pd_cli_failf("%.*s: its copies differ in a cap, a budget, type of KV, speculation or template: give them the same flags, or names of their own", (int)n, name);
         else return k;
         return 0;
     }
@@ -165,6 +166,13 @@ static bool put_kv(const char *kv, struct fo_buf *y) {
     return false;
 }
 
+static bool put_speculation(const char *how, struct fo_buf *y) {
+    if (!how) return true;
+    if (strcmp(how, "auto") != 0 && strcmp(how, "off") != 0) return pd_cli_failf("--speculation %s: auto or off", how), false;
+    fo_buf_printf(y, "    speculation: %s\n", how);
+    return true;
+}
+
 static bool put_model(const struct pd_cli_args *a, int i, const struct found *f, struct fo_buf *y) {
     const struct pd_cli_model *m = &a->models[i], *all = &a->models[0];
     const char *template = m->chat_template ? m->chat_template : all->chat_template;
@@ -183,7 +191,7 @@ static bool put_model(const struct pd_cli_args *a, int i, const struct found *f,
     put_int(y, "max_concurrent", concurrent, 0);
     const struct pd_cli_model *thinks = m->has_reasoning_budget ? m : all;
     if (thinks->has_reasoning_budget) fo_buf_printf(y, "    reasoning_budget: %lld\n", (long long)thinks->reasoning_budget);
-    if (!put_kv(m->kv ? m->kv : all->kv, y)) return false;
+    if (!put_kv(m->kv ? m->kv : all->kv, y) || !put_speculation(m->speculation ? m->speculation : all->speculation, y)) return false;
     if (template) {
         fo_buf_puts(y, "    chat_template: ");
         if (!put_text(y, "--chat-template", template)) return false;

@@ -7,6 +7,7 @@
 
 #include "config/manifest.h"
 #include "engine/model.h"
+#include "engine/spec.h"
 #include "foundry/base/err.h"
 
 char *pd_resolve(const char *dir, const char *path) {
@@ -42,6 +43,7 @@ void pd_model_opts(const struct cf_model *spec, struct pn_model_opts *o) {
     o->ctx_cap = count(spec->ctx_cap);
     o->max_sessions = count(spec->max_sessions);
     o->max_concurrent = count(spec->max_concurrent);
+    o->draft_rows = PN_DRAFT_MAX; /* with speculation off too: it may be switched on while the model serves */
     o->kv_type = kv_types[spec->kv_type];
 }
 

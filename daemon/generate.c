@@ -145,6 +145,8 @@ static void add_timings(struct pd_timings *t, const struct pn_usage *u) {
     t->cache_n += u->cached_tokens;
     t->prompt_n += u->prompt_tokens - u->cached_tokens;
     t->predicted_n += u->completion_tokens;
+    t->draft_n += u->drafted;
+    t->draft_n_accepted += u->accepted;
     t->queue_ms += u->queue_ms;
     t->prompt_ms += u->prefill_ms;
     t->predicted_ms += u->decode_ms;

@@ -9,6 +9,7 @@
 
 #include "daemon/cli.h"
 #include "daemon/std.h"
+#include "engine/spec.h"
 #include "engine/version.h"
 #include "foundry/device.h"
 
@@ -80,6 +81,7 @@ static const struct option_row {
     { "dies", 0, MODEL_STR, IN_MODEL(dies), -1, SERVE | INSPECT, 0, 0, "LIST", "where it runs: 0,1 counts accelerator dies as /admin/dies lists them, names work too; several split it by layers (inspect: over as many equal dies, which need not be there)" },
     { "kv", 0, MODEL_STR, IN_MODEL(kv), -1, RUN | INSPECT | BENCH | LOGITS | PERPLEXITY | DRIFT, 0, 0, "TYPE", "type of the KV cache: f16 (the default), q8_0 or q4_0 for a half or a quarter of its memory; f32 (the default of --exact)" },
     { "kv", 0, MODEL_STR, IN_MODEL(kv), -1, SERVE, 0, 0, "TYPE", "type of the KV cache: f16 (the default), q8_0 or q4_0 for a half or a quarter of its memory" },
+    { "speculation", 0, MODEL_STR, IN_MODEL(speculation), -1, SERVE, 0, 0, "auto|off", "guess tokens that repeat earlier text and check several in a step, while that pays (the default), or not" },
     { "log", 0, STR, AT(log), -1, SERVE, 0, 0, "debug=AREAS", "debug notes of these areas (http,reconcile,sched or all)" },
     { "log-format", 0, STR, AT(log_format), -1, SERVE, 0, 0, "json|text", "the log as one JSON object a line, or as key=value (the default)" },
     { "api-keys-file", 0, STR, AT(api_keys_file), -1, SERVE, 0, 0, "FILE", "ask for one of the API keys whose digests this file has, NAME:SHA256 a line" },
@@ -93,6 +95,7 @@ static const struct option_row {
     { "decode", 'n', LIST, AT(decode), -1, BENCH, 0, 1 << 20, "N", "tokens to generate at each depth (default 64; 0 = none)" },
     { "depth", 'd', LIST, AT(depth), -1, BENCH, 0, 1 << 20, "N,...", "tokens already in the context when decoding (default 0)" },
     { "sequences", 's', LIST, AT(sequences), -1, BENCH, 1, PD_CLI_MAX_BATCH, "N,...", "sequences that decode together, tokens of all counted (default 1)" },
+    { "drafts", 0, LIST, AT(drafts), -1, BENCH, 0, PN_DRAFT_MAX, "N,...", "decode with N drafted tokens checked in each step too (speculation)" },
     { "repeat", 'r', INT, AT(repeat), -1, BENCH, 1, 1000, "N", "runs of each; the median counts (default 3)" },
     { "tokens", 0, STR, AT(tokens), -1, LOGITS, 0, 0, "1,2,...", "token ids to feed" },
     { "out", 'o', STR, AT(out), -1, LOGITS, 0, 0, "FILE", "where the logits go (- = stdout)" },

@@ -45,9 +45,9 @@ void pd_put_timings(const struct pd_timings *t, struct fo_buf *out) {
     fo_buf_printf(out, "{\"cache_n\":%llu,\"prompt_n\":%llu,\"prompt_ms\":%.3f,\"prompt_per_token_ms\":%.3f,\"prompt_per_second\":%.3f,",
                   (unsigned long long)t->cache_n, (unsigned long long)t->prompt_n, t->prompt_ms, rate(t->prompt_ms, (double)t->prompt_n),
                   rate((double)t->prompt_n * 1e3, t->prompt_ms));
-    fo_buf_printf(out, "\"predicted_n\":%llu,\"predicted_ms\":%.3f,\"predicted_per_token_ms\":%.3f,\"predicted_per_second\":%.3f,\"queue_ms\":%.3f}",
+    fo_buf_printf(out, "\"predicted_n\":%llu,\"predicted_ms\":%.3f,\"predicted_per_token_ms\":%.3f,\"predicted_per_second\":%.3f,\"draft_n\":%llu,\"draft_n_accepted\":%llu,\"queue_ms\":%.3f}",
                   (unsigned long long)t->predicted_n, t->predicted_ms, rate(t->predicted_ms, (double)t->predicted_n),
-                  rate((double)t->predicted_n * 1e3, t->predicted_ms), t->queue_ms);
+                  rate((double)t->predicted_n * 1e3, t->predicted_ms), (unsigned long long)t->draft_n, (unsigned long long)t->draft_n_accepted, t->queue_ms);
 }
 
 /* Everything up to the choices. */
@@ -250,5 +250,5 @@ void pd_sse_doc(struct fo_buf *out) {
                      "token that ends an answer nor one that a stop text cut away is told; one of which a part is shown is.\n"
                      "\n## Timings\n\nEvery whole answer, and the last chunk of a stream (that of the usage where it is asked for), has `timings`, under llama-server's names and over all choices: `prompt_n` "
                      "tokens of prompts computed in `prompt_ms`, `cache_n` more that were there already, `predicted_n` tokens of answers in `predicted_ms` (the first is part of `prompt_ms`), of both "
-                     "`_per_token_ms` and `_per_second`; and `queue_ms`, the wait for a turn.\n");
+                     "`_per_token_ms` and `_per_second`; `draft_n` tokens that were guessed and checked (speculation), `draft_n_accepted` of them right; and `queue_ms`, the wait for a turn.\n");
 }

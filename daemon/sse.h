@@ -38,6 +38,7 @@ struct pd_answer {
 /* What an answer took, over all its choices; as JSON under llama-server's names, and queue_ms. */
 struct pd_timings {
     uint64_t cache_n, prompt_n, predicted_n; /* prompt tokens that were not computed again, that were, and tokens of answers */
+    uint64_t draft_n, draft_n_accepted; /* tokens that were drafted, and those of them that are in answers */
     double queue_ms, prompt_ms, predicted_ms;
 };
 

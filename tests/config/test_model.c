@@ -15,7 +15,7 @@
 static const char full[] =
     "name: chat\naliases: [ a, \"1.10\" ]\nsource: { path: \"dir/quote\\\"back\\\\slash\xE2\x80\xA8.gguf\" }\nreplicas: [ [ s0 ], [ s1, s2 "
     "], [ \"auto:2\" ] ]\n"
-    "ctx_cap: 512\nmax_sessions: 7\nmax_concurrent: 3\nqueue: { depth: 0, timeout: 90s }\ndecode_stall: 1500ms\nkv: { type: q8_0 }\nstate: "
+    "ctx_cap: 512\nmax_sessions: 7\nmax_concurrent: 3\nqueue: { depth: 0, timeout: 90s }\ndecode_stall: 1500ms\nspeculation: off\nkv: { type: q8_0 }\nstate: "
     "absent\npriority: 9\nmemory: trust\nsampling: { temperature: 0.7, top_p: 0.123456789, top_k: 40, min_p: 0, repeat_penalty: 1.00001, "
     "presence_penalty: -2, frequency_penalty: 0.5 }\nreasoning_budget: 0\nchat_template: t.jinja\n";
 
@@ -142,6 +142,8 @@ static void finds_every_change_and_its_cost(void **state) {
         { "depth: 0", "depth: 1", "queue.depth", CF_LIVE },
         { "timeout: 90s", "timeout: 91s", "queue.timeout", CF_LIVE },
         { "1500ms", "1501ms", "decode_stall", CF_LIVE },
+        { "speculation: off", "speculation: auto", "speculation", CF_LIVE },
+        { "speculation: off\n", "", "speculation", CF_LIVE },
         { "state: absent", "state: loaded", "state", CF_LIVE },
         { "priority: 9", "priority: 8", "priority", CF_LIVE },
         { "memory: trust", "memory: gated", "memory", CF_LIVE },
