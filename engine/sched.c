@@ -588,15 +588,14 @@ static uint32_t likeliest(struct pn_sched *s, uint32_t n, uint32_t most, uint32_
     return most;
 }
 
-/* Puts drafts behind the tokens of items[0..n_decode): see sched.h. n_items and n_rows are what the step has so far. */
-static void add_drafts(struct pn_sched *s, uint32_t n_decode, uint32_t n_items, uint32_t n_rows) {
+/* Puts drafts behind the tokens of items[0..n_decode): see sched.h. The step has n_items, and room for so many rows more. */
+static void add_drafts(struct pn_sched *s, uint32_t n_decode, uint32_t n_items, uint32_t room_rows) {
     float odds[PN_DRAFT_MAX];
-    uint32_t from[PN_DRAFT_MAX], drafts[PN_SPEC_MAX_ROWS] = { 0 }, most = PN_DRAFT_MAX, n, worth;
+    uint32_t from[PN_DRAFT_MAX], drafts[PN_SPEC_MAX_ROWS] = { 0 }, n, worth;
+    uint32_t most = least(least(PN_DRAFT_MAX, room_rows), s->info->logit_rows - n_items);
     pthread_mutex_lock(&s->lock);
     enum pn_speculation how = s->limits.speculation;
     pthread_mutex_unlock(&s->lock);
-    if (most > s->info->max_batch - n_rows) most = s->info->max_batch - n_rows;
-    if (most > s->info->logit_rows - n_items) most = s->info->logit_rows - n_items;
     if (n_decode > PN_SPEC_MAX_ROWS) return;
     for (uint32_t i = 0; i < n_decode; i++) {
         struct slot *sl = &s->slots[s->item_slot[i]];
@@ -651,7 +650,7 @@ static uint32_t build_batch(struct pn_sched *s) {
         from = sl->order + 1;
     }
     assert(n <= s->n_slots && total <= s->info->max_batch);
-    if (n_decode > 0) add_drafts(s, n_decode, n, total);
+    if (n_decode > 0) add_drafts(s, n_decode, n, total > n_decode ? left : s->info->max_batch - total); /* prompts come first */
     if (n_decode > 0 && total > n_decode) {
         pthread_mutex_lock(&s->lock);
         s->chunk = budget;

@@ -39,7 +39,7 @@ static const double GAIN = 1.03;     /* what a draft must promise */
 static const struct {
     uint32_t run;
     float hits;
-} kinds[PN_SPEC_KINDS] = { { 2, 0.25F }, { 3, 0.35F }, { 4, 0.45F }, { 6, 0.6F }, { 9, 0.75F }, { 16, 0.85F } };
+} kinds[PN_SPEC_KINDS] = { { 2, 0.25F }, { 3, 0.4F }, { 4, 0.5F }, { 6, 0.65F }, { 9, 0.8F }, { 16, 0.92F } };
 
 struct pn_spec {
     int32_t *ids; /* [cap] the text */
