@@ -102,6 +102,7 @@ int pn_llm_load(const char *path, const struct pn_llm_options *options, struct p
                                                   .max_sessions = o.max_sessions,
                                                   .max_concurrent = o.max_concurrent,
                                                   .max_batch = o.max_batch,
+                                                  .draft_rows = PN_DRAFT_MAX,
                                                   .kv_default = true,
                                                   .no_mmap = o.no_mmap,
                                                   .chat_template = o.chat_template },

@@ -361,7 +361,7 @@ int pn_model_start(const char *path, bool with_text, struct pn_model **ret, stru
 }
 
 int pn_model_open(const char *path, const struct pn_model_opts *o, struct pn_model **ret, struct fo_err *e) {
-    struct pn_model *m;
+    struct pn_model *m = NULL;
     if (pn_model_start(path, true, &m, e)) return e->code;
     if (pn_model_prepare(m, o, e) || allocate(m, e) || fill(m, o, e) || open_text(m, o->chat_template, e) || pn_model_state(m, e)) {
         pn_model_free(m);
@@ -396,7 +396,7 @@ void pn_model_free(struct pn_model *m) {
 int pn_model_measure(const char *path, const struct pn_model_opts *o, struct pn_model_info *ret, char *ret_why, size_t why_size,
                      struct fo_err *e) {
     static _Thread_local char arch[PN_SHOWN], name[PN_SHOWN];
-    struct pn_model *m;
+    struct pn_model *m = NULL;
     struct fo_err why;
     if (pn_model_start(path, false, &m, e)) return e->code;
     int rc = pn_model_prepare(m, o, &why);
