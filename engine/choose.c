@@ -134,5 +134,5 @@ int pn_request_choose(struct pn_request *r, const struct fo_tok *tok, float *log
 uint32_t pn_request_may_choose(struct pn_request *r, const struct fo_tok *tok, const int32_t *ids, uint32_t n) {
     for (uint32_t i = 0; tok && !r->ignore_end && i < n; i++)
         if (fo_tok_is_end(tok, ids[i])) n = i;
-    return r->grammar ? pn_grammar_run_allows(r->grammar, ids, n) : n;
+    return r->grammar && !in_thought(r) ? pn_grammar_run_allows(r->grammar, ids, n) : n;
 }
