@@ -606,7 +606,7 @@ static void the_same_beside_others_and_in_kept_conversations(void **state) {
     /* turn after turn: what an answer with drafts left behind is what one without leaves */
     for (int i = 0; i < N; i++) {
         uint32_t n = o[i].n_tokens;
-        char session[8];
+        char session[16];
         snprintf(session, sizeof session, "s%d", i);
         for (int turn = 0; turn < 3; turn++) {
             struct pn_request_opts next = o[i];
