@@ -791,7 +791,8 @@ static void what_was_appended_in_vain_leaves_no_trace(void **state) {
             pn_seq_take_back(drafted, i + 1);
             assert_int_equal(pn_seq_len(drafted), i + 1);
         }
-        assert_int_equal(most, PN_DRAFT_MAX);
+        uint32_t page = pn_model_info(m)->page_tokens; /* under a window no more than one, and debug builds have small ones */
+        assert_true(most >= (page - 1 < PN_DRAFT_MAX ? page - 1 : PN_DRAFT_MAX));
         if (!windows[k]) assert_int_equal(least, PN_DRAFT_MAX);
         free(first);
         pn_seq_free(plain);
