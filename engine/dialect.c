@@ -156,14 +156,16 @@ static bool begins(struct run *before, const struct pn_call_format *f, const str
 /* Whether the call whose name stands at `name` in text is written as f has it. */
 static bool is_written(const struct pn_call_format *f, struct run text, const char *name, const struct pn_render *turn) {
     struct run before = { text.at, name }, rest = { name + strlen(CALLED), text.end };
+    enum { LONGEST_OBJECT = 256 };
     bool list = f->shape == PN_CALL_LIST, yes = false;
     switch (f->shape) {
     case PN_CALL_OBJECT:
     case PN_CALL_LIST:
-        rest.at = memrchr(text.at, '{', (size_t)(name - text.at));
-        if (!rest.at) return false;
-        before.end = rest.at;
-        yes = (!list || cut(&before, "[")) && eat_object(&rest, f->arguments) && (!list || eat(&rest, "]"));
+        /* The object begins with a brace in front of the name; of the arguments there is one too, where they come first. */
+        for (const char *p = name; !yes && (p = memrchr(text.at, '{', (size_t)(p - text.at))) && name - p < LONGEST_OBJECT;) {
+            rest.at = before.end = p;
+            yes = (!list || cut(&before, "[")) && eat_object(&rest, f->arguments) && (!list || eat(&rest, "]"));
+        }
         break;
     case PN_CALL_NAMED:
         if (says_something(row_text(f, PN_CALL_ID)) && eat(&rest, f->text[PN_CALL_ID]))
@@ -250,10 +252,23 @@ static void look_for_call(struct pn_render *r, const struct pn_render *turn, str
     f->row = exact ? exact : first;
 }
 
+static size_t bytes_of(const struct pn_call_format *f) {
+    size_t n = 0;
+    for (int i = 0; i < PN_N_CALL_TEXTS; i++) n += strlen(row_text(f, i));
+    return n;
+}
+
+/* The row that a template tells of: of those that it may be, the one that says most. */
+static const struct pn_call_format *told(const struct pn_render *with, const struct pn_render *without, const struct fo_tok *tok) {
+    const struct pn_call_format *row, *best = NULL;
+    for (size_t i = 0; (row = pn_call_format_row(i)); i++)
+        if ((teaches(row, with, without) || has_tokens(row, tok)) && (!best || bytes_of(row) > bytes_of(best))) best = row;
+    return best;
+}
+
 static int find_calls(struct pn_dialect *d, const struct pn_chat *c, const struct fo_tok *tok, struct fo_err *e) {
     struct pn_render with = { 0 }, without = { 0 }, r = { 0 };
     struct found f = { 0 };
-    const struct pn_call_format *row;
     if (render(c, asked, true, NULL, true, &with, e) || render(c, asked, false, NULL, true, &without, e)) goto out;
     if (!with.len && !without.len) goto out;
     if (with.len) squeeze(&with);
@@ -269,9 +284,7 @@ static int find_calls(struct pn_dialect *d, const struct pn_chat *c, const struc
         pn_render_done(&r);
     }
     r = (struct pn_render){ 0 };
-    for (size_t i = 0; !f.row && !f.any && (row = pn_call_format_row(i)); i++)
-        if (teaches(row, &with, &without) || has_tokens(row, tok)) f.row = row;
-    d->calls = f.row;
+    d->calls = f.row || f.any ? f.row : told(&with, &without, tok);
 out:
     pn_render_done(&with);
     pn_render_done(&without);
