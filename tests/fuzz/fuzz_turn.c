@@ -102,7 +102,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     run(&o, fo_buf_str(&text), n, n, false, &whole);
     run(&o, fo_buf_str(&text), n, at, false, &cut);
     run(&o, fo_buf_str(&text), n, n, true, &bytes);
-    if (strcmp(fo_buf_str(&whole), fo_buf_str(&cut)) != 0 || strcmp(fo_buf_str(&whole), fo_buf_str(&bytes)) != 0) abort();
+    if (whole.len != cut.len || whole.len != bytes.len || memcmp(fo_buf_str(&whole), fo_buf_str(&cut), whole.len) != 0) abort();
+    if (memcmp(fo_buf_str(&whole), fo_buf_str(&bytes), whole.len) != 0) abort();
     fo_buf_done(&text);
     fo_buf_done(&whole);
     fo_buf_done(&cut);
