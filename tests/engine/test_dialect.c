@@ -24,8 +24,8 @@
 
 /* What is found in a template: the row's name, "ours" or "-", a space, the open of thoughts or "-". */
 static void found(const char *text, size_t n, const struct fo_tok *tok, char ret[128]) {
-    struct pn_chat *c;
-    struct pn_dialect *d;
+    struct pn_chat *c = NULL;
+    struct pn_dialect *d = NULL;
     struct fo_err e = { 0 };
     if (pn_chat_open_text(text, n, "<s>", "</s>", &c, &e) || pn_dialect_new(c, tok, &d, &e)) fail_msg("%s", e.msg);
     const struct pn_call_format *f = pn_dialect_calls(d);

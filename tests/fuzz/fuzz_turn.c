@@ -1,5 +1,5 @@
 /* Any text as the answer of a model in any dialect: the first byte chooses the row of calls, the second how it is read (marks as control tokens, a thought
- * that the prompt opened, one call), the third where it is cut. Cut there, and into bytes, it gives what it gives whole; names are of functions that were
+ * that the prompt opened or that was cut, one call, none), the third where it is cut. Cut there, and into bytes, it gives what it gives whole; names are of functions that were
  * offered, arguments begin JSON; no mark comes out. Seeds: tests/fuzz/corpus/turn. */
 #include <stddef.h>
 #include <stdint.h>
@@ -15,7 +15,7 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-enum { MAX_ROWS = 32, MARKS = 1, OPENED = 2, ONE = 4, REFUSES = 8 };
+enum { MAX_ROWS = 32, MARKS = 1, OPENED = 2, ONE = 4, REFUSES = 8, CUT = 16, NO_CALLS = 32 };
 
 static struct pn_tools *functions(bool one) {
     static const char json[] = "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"parameters\":{\"type\":\"object\",\"properties\":{\"s\":{\"type\":\"string\"}}}}},"
@@ -67,11 +67,12 @@ static void gather(const struct fo_buf *parts, struct fo_buf *out) {
     }
 }
 
-static void run(const struct pn_turn_opts *o, const char *text, size_t n, size_t cut, bool bytes, struct fo_buf *out) {
+static void run(const struct pn_turn_opts *o, bool was_cut, const char *text, size_t n, size_t cut, bool bytes, struct fo_buf *out) {
     struct pn_turn *t;
     struct fo_err e;
     struct fo_buf parts;
     if (pn_turn_new(o, &t, &e)) abort();
+    if (was_cut) pn_turn_cut(t);
     fo_buf_init(&parts, 16 * n + 4096);
     fo_buf_init(out, 16 * n + 4096);
     if (bytes) {
@@ -81,7 +82,7 @@ static void run(const struct pn_turn_opts *o, const char *text, size_t n, size_t
         pn_turn_push(t, text + cut, n - cut, &parts);
     }
     uint32_t calls = pn_turn_n_calls(t);
-    if (pn_tools_one_call(o->tools) && pn_turn_is_over(t) && calls == 0) abort();
+    if (pn_turn_is_over(t) && (!o->tools || !pn_tools_one_call(o->tools) || calls == 0)) abort();
     pn_turn_end(t, &parts);
     if (parts.failed) abort();
     gather(&parts, out);
@@ -92,16 +93,16 @@ static void run(const struct pn_turn_opts *o, const char *text, size_t n, size_t
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size < 3 || size > 1 << 16) return 0;
-    const struct pn_turn_opts o = { .dialect = dialect(data[0], data[1] & MARKS), .tools = functions(data[1] & ONE), .in_reasoning = data[1] & OPENED,
+    const struct pn_turn_opts o = { .dialect = dialect(data[0], data[1] & MARKS), .tools = data[1] & NO_CALLS ? NULL : functions(data[1] & ONE), .in_reasoning = data[1] & OPENED,
                                     .begin_call = data[1] & REFUSES ? refuses : NULL };
     struct fo_buf text, whole, cut, bytes;
     fo_buf_init(&text, 1 << 20);
     if (data[1] & MARKS) test_dialect_mark(o.dialect, (const char *)data + 3, size - 3, &text);
     else fo_buf_append(&text, data + 3, size - 3);
     size_t n = text.len, at = n * data[2] / 255;
-    run(&o, fo_buf_str(&text), n, n, false, &whole);
-    run(&o, fo_buf_str(&text), n, at, false, &cut);
-    run(&o, fo_buf_str(&text), n, n, true, &bytes);
+    run(&o, data[1] & CUT, fo_buf_str(&text), n, n, false, &whole);
+    run(&o, data[1] & CUT, fo_buf_str(&text), n, at, false, &cut);
+    run(&o, data[1] & CUT, fo_buf_str(&text), n, n, true, &bytes);
     if (whole.len != cut.len || whole.len != bytes.len || memcmp(fo_buf_str(&whole), fo_buf_str(&cut), whole.len) != 0) abort();
     if (memcmp(fo_buf_str(&whole), fo_buf_str(&bytes), whole.len) != 0) abort();
     fo_buf_done(&text);
