@@ -52,6 +52,7 @@ struct pn_dialect {
     const struct pn_reasoning *reasoning;
     const struct pn_call_format *calls;
     bool is_ours;
+    bool endless; /* a probe passed the limits of a render */
     char *text[N_TEXTS]; /* with marks; NULL = "" */
     struct mark {
         int32_t id;
@@ -221,14 +222,16 @@ static bool has_tokens(const struct pn_call_format *f, const struct fo_tok *tok)
 
 /* --- probes ------------------------------------------------------------------------------------------------------------------------ */
 
-/* *ret is empty where the template cannot, and then nothing is to be freed. FO_ENOMEM alone is an error. */
-static int render(const struct pn_chat *c, const char *messages, bool with_tools, const char *extra, bool prompt, struct pn_render *ret, struct fo_err *e) {
+/* *ret is empty where the template cannot, and then nothing is to be freed. FO_ENOMEM alone is an error. A template that works without end is not
+ * asked again: it must not hold up a load ten times. */
+static int render(struct pn_dialect *d, const struct pn_chat *c, const char *messages, bool with_tools, const char *extra, bool prompt, struct pn_render *ret, struct fo_err *e) {
     const struct pn_chat_input in = {
         .messages_json = messages, .tools_json = with_tools ? tools : NULL, .extra_json = extra, .add_generation_prompt = prompt, .as_is = true
     };
     *ret = (struct pn_render){ 0 };
-    if (pn_chat_render(c, &in, ret, e) == 0) return 0;
+    if (d->endless || pn_chat_render(c, &in, ret, e) == 0) return 0;
     *ret = (struct pn_render){ 0 };
+    d->endless = e->code == FO_ELIMIT;
     return e->code == FO_ENOMEM ? FO_ENOMEM : 0;
 }
 
@@ -269,7 +272,7 @@ static const struct pn_call_format *told(const struct pn_render *with, const str
 static int find_calls(struct pn_dialect *d, const struct pn_chat *c, const struct fo_tok *tok, struct fo_err *e) {
     struct pn_render with = { 0 }, without = { 0 }, r = { 0 };
     struct found f = { 0 };
-    if (render(c, asked, true, NULL, true, &with, e) || render(c, asked, false, NULL, true, &without, e)) goto out;
+    if (render(d, c, asked, true, NULL, true, &with, e) || render(d, c, asked, false, NULL, true, &without, e)) goto out;
     if (!with.len && !without.len) goto out;
     if (with.len) squeeze(&with);
     if (without.len) squeeze(&without);
@@ -279,7 +282,7 @@ static int find_calls(struct pn_dialect *d, const struct pn_chat *c, const struc
         goto out;
     }
     for (size_t i = 0; !f.row && i < sizeof made_calls / sizeof *made_calls; i++) {
-        if (render(c, made_calls[i], true, NULL, false, &r, e)) goto out;
+        if (render(d, c, made_calls[i], true, NULL, false, &r, e)) goto out;
         look_for_call(&r, &with, &f);
         pn_render_done(&r);
     }
@@ -317,7 +320,7 @@ static int find_reasoning(struct pn_dialect *d, const struct pn_chat *c, struct 
     for (size_t i = 0; !d->reasoning && i < N_HAD + N_PROMPTS; i++) {
         struct pn_render r;
         bool had = i < N_HAD;
-        if (render(c, had ? had_thoughts[i] : asked, had, had ? NULL : prompts[i - N_HAD], !had, &r, e)) return e->code;
+        if (render(d, c, had ? had_thoughts[i] : asked, had, had ? NULL : prompts[i - N_HAD], !had, &r, e)) return e->code;
         if (!r.len) continue;
         squeeze(&r);
         for (size_t k = 0; !d->reasoning && (row = pn_reasoning_row(k)); k++)

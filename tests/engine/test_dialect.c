@@ -9,9 +9,11 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "engine/chat.h"
 #include "engine/dialect.h"
+#include "engine/jinja.h"
 #include "engine/turn_impl.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
@@ -158,6 +160,32 @@ static void templates_of_models_have_the_rows_of_these_models(void **state) {
     if (n_read == 0) skip();
 }
 
+static double cpu_s(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+    return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static void a_template_without_end_is_asked_once(void **state) {
+    static const char text[] = "{% for i in range(90000) %}{% for j in range(90000) %}{% if i == j %}{% endif %}{% endfor %}{% endfor %}";
+    struct pn_chat *c = NULL;
+    struct pn_dialect *d = NULL;
+    struct fo_err e = { 0 };
+    struct pn_render r;
+    const struct pn_chat_input in = { .messages_json = "[]", .as_is = true };
+    (void)state;
+    assert_int_equal(pn_chat_open_text(text, sizeof text - 1, "", "", &c, &e), 0);
+    double start = cpu_s();
+    assert_int_equal(pn_chat_render(c, &in, &r, &e), FO_ELIMIT);
+    double one = cpu_s() - start;
+    start = cpu_s();
+    assert_int_equal(pn_dialect_new(c, NULL, &d, &e), 0);
+    assert_null(pn_dialect_calls(d));
+    if (cpu_s() - start > 2 * one) fail_msg("a render takes %.3f s, the dialect %.3f", one, cpu_s() - start);
+    pn_dialect_free(d);
+    pn_chat_free(c);
+}
+
 static void the_rows_are_sound(void **state) {
     const struct pn_call_format *f, *g;
     const struct pn_reasoning *r;
@@ -187,7 +215,8 @@ static void marks_are_the_control_tokens_in_the_texts(void **state) {
     int32_t call = fo_tok_find(d.tok, "<tool_call>", 11), open = fo_tok_find(d.tok, "<think>", 7);
     assert_string_equal(pn_dialect_call_text(d.d, PN_CALL_BEGIN), "\xff<tool_call>\n<function=");
     assert_string_equal(pn_dialect_call_text(d.d, PN_CALL_ARG_END), "\n\xff</parameter>\n");
-    assert_string_equal(pn_dialect_call_text(d.d, PN_CALL_ALSO), "");
+    assert_string_equal(pn_dialect_call_text(d.d, PN_CALL_ALSO), "<function=");
+    assert_string_equal(pn_dialect_call_text(d.d, PN_CALL_OPEN), "");
     assert_string_equal(pn_dialect_open(d.d), "\xff<think>");
     assert_string_equal(pn_dialect_close(d.d), "\xff</think>");
     assert_true(pn_dialect_is_mark(d.d, call) && pn_dialect_is_mark(d.d, open));
@@ -292,6 +321,15 @@ static void put_calls(struct fo_buf *out) {
         test_call_write(f, &text, "g", others, 1, true);
         fo_buf_printf(out, "| %s | ", f->name);
         put_code(out, text.data, text.len);
+        if (f->text[PN_CALL_ALSO]) {
+            fo_buf_puts(out, "; may also begin with ");
+            put_code(out, f->text[PN_CALL_ALSO], strlen(f->text[PN_CALL_ALSO]));
+        }
+        if (f->text[PN_CALL_ID]) {
+            fo_buf_puts(out, "; an id behind ");
+            put_code(out, f->text[PN_CALL_ID], strlen(f->text[PN_CALL_ID]));
+            fo_buf_puts(out, " may follow the name");
+        }
         fo_buf_printf(out, " | %s |\n", f->models);
         fo_buf_done(&text);
     }
@@ -347,6 +385,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_template_shows_its_row),
         cmocka_unit_test(templates_of_models_have_the_rows_of_these_models),
+        cmocka_unit_test(a_template_without_end_is_asked_once),
         cmocka_unit_test(the_rows_are_sound),
         cmocka_unit_test(marks_are_the_control_tokens_in_the_texts),
         cmocka_unit_test(tokens_decide_where_a_template_is_silent),

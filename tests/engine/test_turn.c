@@ -205,6 +205,7 @@ static const struct odd_case {
     { "hermes", H "[{\"name\": \"none\"}, {\"name\": \"f\", \"arguments\": {}}]" E, "F(none) A({}) F(f) A({})" },
     { "hermes", H "{\"name\": \"f\", \"arguments\": {\"s\": \"" E H "{\\\"name\\\"\"}}" E, "F(f) A({\"s\": \"" E H "{\\\"name\\\"\"})" },
     { "hermes", H "{\"name\": \"none\"}\n\n then", "F(none) A({}) C(then)" },
+    { "hermes", H "{\"name\": \"none\"}\n" H "{\"name\": \"none\"}", "F(none) A({}) F(none) A({})" },
     /* What is no call is content as it was written, */
     { "hermes", "a\n" H "\n{\"name\": \"unknown\", \"arguments\": {}}\n" E " b", "C(a\n" H "\n{\"name\": \"unknown\", \"arguments\": {}}\n" E " b)" },
     { "hermes", H "hello" E, "C(" H "hello" E ")" },
@@ -248,6 +249,7 @@ static const struct odd_case {
     { "qwen3-xml", H "\n<function=f>\n<parameter=s>\n</parameter>\n</function>\n" E, "F(f) A({\"s\": \"\"})" },
     { "qwen3-xml", H "\n<function=f>\n<parameter=s>\n</par\n</parameter>\n</function>\n" E, "F(f) A({\"s\": \"</par\"})" },
     { "qwen3-xml", H "\n<function=none>\n</function>\n" E, "F(none) A({})" },
+    { "qwen3-xml", "So:\n<function=f>\n<parameter=s>\na\n</parameter>\n</function>\n" E "\n<function=none></function>", "C(So:) F(f) A({\"s\": \"a\"}) F(none) A({})" },
     { "qwen3-xml", H "\n<function=none>\n</function> so", "F(none) A({}) C(so)" },
     { "qwen3-xml", H "\n<function=nobody>\n</function>\n" E, "C(" H "\n<function=nobody>\n</function>\n" E ")" },
     { "qwen3-xml", H "\n<function=none>\nhello", "C(" H "\n<function=none>\nhello)" },
