@@ -49,6 +49,8 @@ static int make_vars(const struct pn_chat *c, const struct pn_chat_input *in, st
     if (in->tools_json) {
         if (pn_value_from_json(r, in->tools_json, strlen(in->tools_json), &json, e)) return fo_wrap(e, "tools");
         tools = *json;
+    } else if (!in->as_is && c->wants_tools && pn_list_new(r, NULL, 0, PN_SEQ_LIST, &tools, e)) {
+        return e->code;
     }
     if (!pn_clock_value(r, in->now, &clock) || !pn_str_view(r, c->bos, strlen(c->bos), PN_BY_TEMPLATE, &bos) ||
         !pn_str_view(r, c->eos, strlen(c->eos), PN_BY_TEMPLATE, &eos))
@@ -110,8 +112,8 @@ int pn_chat_render(const struct pn_chat *c, const struct pn_chat_input *in, stru
 
 /* --- probing --------------------------------------------------------------------------------------------------------------------- */
 
-/* Renders before + middle + after untouched. False when the template cannot. */
-static bool try(const struct pn_chat *c, const char *before, const char *middle, const char *after, struct pn_render *ret) {
+/* Renders before + middle + after untouched, with `tools` or NULL. False when the template cannot. */
+static bool try_tools(const struct pn_chat *c, const char *before, const char *middle, const char *after, const char *tools, struct pn_render *ret) {
     /* A template that works without end must not hold up a load ten times. */
     static const struct pn_jinja_limits limits = { .output_bytes = 1 << 20, .region_bytes = 4 << 20, .steps = 1000 * 1000 };
     struct fo_buf b;
@@ -120,10 +122,14 @@ static bool try(const struct pn_chat *c, const char *before, const char *middle,
     fo_buf_puts(&b, before);
     fo_buf_puts(&b, middle);
     fo_buf_puts(&b, after);
-    const struct pn_chat_input in = { .messages_json = fo_buf_str(&b), .add_generation_prompt = true, .as_is = true };
+    const struct pn_chat_input in = { .messages_json = fo_buf_str(&b), .tools_json = tools, .add_generation_prompt = true, .as_is = true };
     bool ok = !b.failed && render(c, &in, &limits, ret, &unused) == 0;
     fo_buf_done(&b);
     return ok;
+}
+
+static bool try(const struct pn_chat *c, const char *before, const char *middle, const char *after, struct pn_render *ret) {
+    return try_tools(c, before, middle, after, c->wants_tools ? "[]" : NULL, ret);
 }
 
 static bool same(const struct pn_render *a, const struct pn_render *b) {
@@ -183,6 +189,16 @@ static bool refuses_system(const struct pn_chat *c) {
     return yes;
 }
 
+/* Templates written for functions alone go through `tools` without a look whether there are any. */
+static bool fails_without_tools(const struct pn_chat *c) {
+    static const char before[] = "[{\"role\":\"user\",\"content\":", after[] = "}]";
+    struct pn_render none = { 0 }, empty = { 0 };
+    bool yes = !try_tools(c, before, "\"q\"", after, NULL, &none) && try_tools(c, before, "\"q\"", after, "[]", &empty);
+    pn_render_done(&none);
+    pn_render_done(&empty);
+    return yes;
+}
+
 /* Mistral's templates take ids of calls of nine letters and digits, and no others. */
 static bool needs_short_ids(const struct pn_chat *c) {
     static const char before[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"type\":\"function\",\"function\":"
@@ -217,6 +233,7 @@ static int chat_new(const char *text, size_t len, enum pn_chat_source source, co
         fo_wrap(&c->state, "chat template");
     }
     if (c->jinja) {
+        c->wants_tools = fails_without_tools(c);
         for (size_t i = 0; i < PN_N_PROBES; i++) c->lists[i] = takes_lists(c, &probes[i]);
         c->objects = needs_objects(c);
         c->no_nulls = refuses_nulls(c);

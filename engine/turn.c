@@ -1,6 +1,7 @@
 /* The turn parser: see turn.h. A machine that reads symbols (bytes, and control tokens as one each) and holds back no more than it must:
  *
  *   ANCHOR --the open of a thought--> THOUGHT --its close--> ANCHOR            (before any content)
+ *   OPENED --anything, the open once more left out--> THOUGHT                  (the prompt has opened it)
  *   ANCHOR --anything else--> SCAN (content) --the first word of a mark--> MARKS --> OBJECT or NAME (a call's head)
  *   a head --whole--> ARGS, TEXT or TAGS (arguments come out as they are read) --> OBJECT, NEXT (the call's end) --> ANCHOR
  *
@@ -27,8 +28,7 @@ int pn_turn_new(const struct pn_turn_opts *o, struct pn_turn **ret, struct fo_er
     t->bare_ok = t->f && t->f->bare;
     t->last = SIZE_MAX;
     bool thinks = pn_dialect_reasoning(o->dialect) && !o->no_reasoning;
-    t->state = thinks && o->in_reasoning ? ST_THOUGHT : thinks ? ST_ANCHOR : ST_SCAN;
-    t->drops_blanks = t->state == ST_THOUGHT;
+    t->state = thinks && o->in_reasoning ? ST_OPENED : thinks ? ST_ANCHOR : ST_SCAN;
     pn_turn_candidates(t, thinks ? P_OPEN_THOUGHT : -1, -1, -1);
     *ret = t;
     return 0;
@@ -157,6 +157,23 @@ void pn_turn_call_done(struct pn_turn *t, bool end_word_seen) {
     t->candidate[0].alive = end->first < end->n;
 }
 
+static void begin_thought(struct pn_turn *t) {
+    t->state = ST_THOUGHT;
+    t->n_blank = 0;
+    memset(t->q, 0, sizeof t->q);
+    t->drops_blanks = true;
+}
+
+static void opened(struct pn_turn *t, unsigned sym) {
+    if (t->from == SIZE_MAX && pn_turn_is_blank(sym)) return;
+    int whole = pn_turn_follow(t, sym);
+    pn_turn_hold(t, sym);
+    if (whole == -1 || t->dead) return;
+    begin_thought(t);
+    if (whole == -2) pn_turn_replay(t, 0);
+    else t->n_held = 0;
+}
+
 /* Blanks, then a candidate or content. */
 static void anchor(struct pn_turn *t, unsigned sym) {
     bool blank = pn_turn_is_blank(sym), between = t->f && t->f->bare && t->n_calls > 0 && sym == ';';
@@ -176,10 +193,7 @@ static void anchor(struct pn_turn *t, unsigned sym) {
     }
     t->n_held = 0;
     if (whole == P_OPEN_THOUGHT) {
-        t->state = ST_THOUGHT;
-        t->n_blank = 0;
-        memset(t->q, 0, sizeof t->q);
-        t->drops_blanks = true;
+        begin_thought(t);
         return;
     }
     if (whole == PN_CALL_CLOSE) t->in_group = false;
@@ -197,6 +211,7 @@ void pn_turn_step(struct pn_turn *t, unsigned sym) {
     switch (t->state) {
     case ST_ANCHOR: anchor(t, sym); break;
     case ST_THOUGHT: scan(t, sym); break;
+    case ST_OPENED: opened(t, sym); break;
     case ST_SCAN:
         if (t->f || t->was_cut) scan(t, sym);
         else pass(t, sym);
@@ -274,7 +289,8 @@ void pn_turn_end(struct pn_turn *t, struct fo_buf *parts) {
     }
     switch (t->state) {
     case ST_THOUGHT:
-        if (t->n_held > t->n_blank) pn_turn_release(t, PN_PART_REASONING, t->n_held);
+    case ST_OPENED: /* where a close mark was being said for the model, its beginning is none of its words */
+        if (t->n_held > t->n_blank && !t->was_cut) pn_turn_release(t, PN_PART_REASONING, t->n_held);
         break;
     case ST_ANCHOR:
         if (t->n_calls == 0) pn_turn_release(t, PN_PART_CONTENT, t->n_held);
@@ -301,7 +317,7 @@ void pn_turn_settle(struct pn_turn *t) {
 /* --- what it says ------------------------------------------------------------------------------------------------------------------------ */
 
 bool pn_turn_in_reasoning(const struct pn_turn *t) {
-    return t->state == ST_THOUGHT;
+    return t->state == ST_THOUGHT || t->state == ST_OPENED;
 }
 
 bool pn_turn_in_content(const struct pn_turn *t) {

@@ -28,6 +28,7 @@ enum turn_state {
     ST_ANCHOR, /* behind blanks, a candidate or content begins */
     ST_SCAN,   /* content */
     ST_THOUGHT,
+    ST_OPENED, /* a thought that the prompt has opened, before anything was said: some models open it once more */
     ST_MARKS,  /* a call has begun with the first word of a mark; the rest of it */
     ST_OBJECT, /* the object of a call, up to its arguments and behind them */
     ST_NAME,   /* a name that stands alone, up to the arguments */

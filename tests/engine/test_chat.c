@@ -170,6 +170,17 @@ static void a_template_that_knows_no_functions_is_told_of_them_in_words(void **s
     pn_chat_free(c);
 }
 
+static void a_template_that_goes_through_tools_unasked_gets_an_empty_list(void **state) {
+    (void)state;
+    static const char text[] = "{% for t in tools %}<{{ t.function.name }}>{% endfor %}{% for m in messages %}[{{ m.role + ':' + m.content }}]{% endfor %}";
+    struct pn_chat *c = open_text(text);
+    expect(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"user\",\"content\":\"q\"}]" }, "[user:q]");
+    expect(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"user\",\"content\":\"q\"}]", .tools_json = TOOLS }, "<f>[user:q]");
+    expect(c, (struct pn_chat_input){ .messages_json = PARTS }, "[user:abcd]"); /* and the other probes see what they look for */
+    expect_error(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"user\",\"content\":\"q\"}]", .as_is = true }, FO_EFORMAT, "not iterable");
+    pn_chat_free(c);
+}
+
 static void ids_of_calls_are_short_where_the_template_takes_no_others(void **state) {
     (void)state;
     static const char strict[] = "{% for m in messages %}{% for c in m.tool_calls or [] %}{% if c.id|length != 9 %}{{ raise_exception('nine!') }}{% endif %}"
@@ -441,6 +452,7 @@ int main(void) {
         cmocka_unit_test(a_null_content_is_empty_where_the_template_cannot_take_it),
         cmocka_unit_test(arguments_as_text_become_objects_where_the_template_needs_them),
         cmocka_unit_test(a_template_that_knows_no_functions_is_told_of_them_in_words),
+        cmocka_unit_test(a_template_that_goes_through_tools_unasked_gets_an_empty_list),
         cmocka_unit_test(ids_of_calls_are_short_where_the_template_takes_no_others),
         cmocka_unit_test(a_template_sees_the_usual_variables),
         cmocka_unit_test(bos_is_the_templates_and_extra_variables_are_a_users),

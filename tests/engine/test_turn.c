@@ -356,8 +356,45 @@ static void a_thought_that_the_prompt_opened_ends_with_its_mark_alone(void **sta
     check_text(&o, "\n so </think>\n\nHi", "R(so) C(Hi)");
     check_text(&o, "\n\n</think>\n\n<tool_call>{\"name\": \"none\"}</tool_call>", "F(none) A({})");
     check_text(&o, "never ends <think> \n", "R(never ends <think>)");
+    check_text(&o, " <think>\nonce more </think>Hi", "R(once more) C(Hi)"); /* some models open it again */
+    check_text(&o, "<thinking", "R(<thinking)");
+    check_text(&o, "<th", "R(<th)");
     test_dialect_close(&d);
     pn_tools_put(tools);
+}
+
+static void a_thought_that_was_ended_for_the_model_leaves_no_mark(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *want;
+    } cases[] = {
+        { "So it</think>\n\n goes on </think> and\n</think>\n\nDone. </thin", "R(So it) C(goes on  and\n\n\nDone. </thin)" },
+        { "So it</thi", "R(So it)" },
+        { "</think></think>Done", "C(Done)" },
+    };
+    struct fo_err e = { 0 };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        for (size_t cut = 0; cut <= strlen(cases[i].text); cut++) {
+            struct test_dialect d;
+            struct fo_buf parts, told;
+            struct pn_turn *t;
+            test_dialect_open(&d, test_call_row("hermes"), pn_reasoning_row(0), false);
+            const struct pn_turn_opts o = { .dialect = d.d, .in_reasoning = true };
+            assert_int_equal(pn_turn_new(&o, &t, &e), 0);
+            fo_buf_init(&parts, 1 << 16);
+            fo_buf_init(&told, 1 << 16);
+            pn_turn_cut(t);
+            pn_turn_push(t, cases[i].text, cut, &parts);
+            pn_turn_push(t, cases[i].text + cut, strlen(cases[i].text) - cut, &parts);
+            pn_turn_end(t, &parts);
+            show(&parts, &told);
+            assert_string_equal(fo_buf_str(&told), cases[i].want);
+            fo_buf_done(&parts);
+            fo_buf_done(&told);
+            pn_turn_free(t);
+            test_dialect_close(&d);
+        }
+    }
 }
 
 static void one_call_ends_the_answer(void **state) {
@@ -587,6 +624,7 @@ int main(void) {
         cmocka_unit_test(a_control_token_is_no_text_and_text_is_no_control_token),
         cmocka_unit_test(without_functions_calls_are_content_and_thoughts_are_not),
         cmocka_unit_test(a_thought_that_the_prompt_opened_ends_with_its_mark_alone),
+        cmocka_unit_test(a_thought_that_was_ended_for_the_model_leaves_no_mark),
         cmocka_unit_test(one_call_ends_the_answer),
         cmocka_unit_test(a_call_is_asked_for_once_with_what_came_of_its_arguments),
         cmocka_unit_test(blanks_behind_a_thought_stay_where_a_grammar_wants_them),
