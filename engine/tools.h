@@ -40,9 +40,10 @@ bool pn_tools_param_is_text(const struct pn_tools *t, int i, const char *name, s
 
 /* The grammar of an answer that is calls of these functions, as the text of a PN_GRAMMAR_PIECES (grammar/pieces.h): one call at least, more where
  * more are allowed. Arguments of strict functions, and of all functions where the choice demands a call, are held to the schema of their
- * parameters; others are any object. A schema that cannot be held is an error for a strict function, with its path in `where`, and any object
- * for another. content_schema [n_content]: a JSON Schema to which content is held that may come in the place of calls, NULL = none may.
- * FO_EUNSUPPORTED, FO_EINVAL, FO_ELIMIT as pn_schema_compile says; FO_ENOMEM. */
+ * parameters, in tags (PN_CALL_TAGS) in its order; others are any object. A schema that cannot be held is an error for a strict function, with
+ * its path in `where`, and any object for another. content_schema [n_content]: a JSON Schema to which content is held that may come in the place
+ * of calls, NULL = none may; of a failure in it `where` is the JSON pointer ("" or "/..."). FO_EUNSUPPORTED, FO_EINVAL, FO_ELIMIT as
+ * pn_schema_compile says, the first also with where "" when the dialect has no calls; FO_ENOMEM. */
 int pn_tools_grammar(const struct pn_tools *t, const struct pn_dialect *d, const char *content_schema, size_t n_content, struct fo_buf *ret, char where[128],
                      struct fo_err *e);
 /* How that grammar spells the head of a call of function i, up to where its arguments begin: a run that is fed it and then the arguments as they

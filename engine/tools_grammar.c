@@ -436,6 +436,10 @@ int pn_tools_grammar(const struct pn_tools *t, const struct pn_dialect *d, const
     struct maker *m = calloc(1, sizeof *m);
     where[0] = '\0';
     if (!m) return (int)fo_fail(e, FO_ENOMEM, "no memory for the grammar of calls");
+    if (!pn_dialect_calls(d)) {
+        free(m);
+        return (int)fo_fail(e, FO_EUNSUPPORTED, "this model's template writes calls of functions in a form that is not known here: they cannot be held to anything");
+    }
     m->t = t;
     m->d = d;
     m->f = pn_dialect_calls(d);
@@ -455,6 +459,7 @@ int pn_tools_grammar(const struct pn_tools *t, const struct pn_dialect *d, const
 
 void pn_tools_head(const struct pn_tools *t, const struct pn_dialect *d, int i, struct fo_buf *ret) {
     const struct pn_call_format *f = pn_dialect_calls(d);
+    if (!f) return;
     bool list = f->shape == PN_CALL_LIST, json = list || f->shape == PN_CALL_OBJECT;
     fo_buf_puts(ret, pn_dialect_call_text(d, PN_CALL_OPEN));
     fo_buf_puts(ret, pn_dialect_call_text(d, PN_CALL_BEGIN));

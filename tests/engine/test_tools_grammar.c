@@ -247,6 +247,25 @@ static void the_head_of_a_call_begins_the_answer_in_every_dialect(void **state) 
     }
 }
 
+static void a_model_whose_calls_nobody_knows_is_held_to_none(void **state) {
+    (void)state;
+    static const char template[] = "{% if tools %}{{ tools|tojson }}{% endif %}{% for m in messages %}{% if m.tool_calls %}{% for c in m.tool_calls %}please do {{ c.function.name }} with "
+                                   "{{ c.function.arguments|tojson }} now{% endfor %}{% else %}{{ m.content }}{% endif %}{% endfor %}";
+    struct pn_chat *c;
+    struct pn_dialect *d;
+    struct pn_program *p = NULL;
+    char where[128] = "?";
+    struct fo_err e = { 0 };
+    assert_int_equal(pn_chat_open_text(template, sizeof template - 1, "", "", &c, &e), 0);
+    assert_int_equal(pn_dialect_new(c, NULL, &d, &e), 0);
+    assert_null(pn_dialect_calls(d));
+    struct tools_case k = offer("[" F("f", "") "]", PN_TOOL_REQUIRED);
+    assert_int_equal(build_of(d, &k, &p, where, &e), FO_EUNSUPPORTED);
+    assert_string_equal(where, "");
+    pn_dialect_free(d);
+    pn_chat_free(c);
+}
+
 static double cpu_ms(void) {
     struct timespec t;
     clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
@@ -391,6 +410,7 @@ int main(void) {
         cmocka_unit_test(a_function_that_is_not_strict_takes_any_arguments_in_tags),
         cmocka_unit_test(what_cannot_be_held_is_refused_for_a_strict_function_and_let_go_for_others),
         cmocka_unit_test(the_head_of_a_call_begins_the_answer_in_every_dialect),
+        cmocka_unit_test(a_model_whose_calls_nobody_knows_is_held_to_none),
         cmocka_unit_test(the_tools_of_an_agent_are_compiled_in_milliseconds),
         cmocka_unit_test(is_made_without_memory_or_not_at_all),
         cmocka_unit_test(hostile_pieces_are_refused),
