@@ -359,6 +359,8 @@ int pn_schema_close(struct pn_schema *s, char pointer[PN_SCHEMA_POINTER_BYTES], 
         struct pn_sc_rule r = c->rules[i];
         c->at = r.terms.n > 0 ? r.terms.list[0].schema : c->root;
         c->at_key = NULL;
+        c->arguments = false;
+        for (uint32_t k = 0; k < r.terms.n; k++) c->arguments |= r.terms.list[k].schema == s->object;
         pn_ir_define(c->ir, r.rule, pn_sc_emit(c, pn_sc_expand_all(c, r.terms)));
     }
     if (e->code == FO_OK && c->err.code != FO_OK) {

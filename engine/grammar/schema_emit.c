@@ -185,6 +185,14 @@ static uint32_t additional(struct pn_sc *c, struct object *o) {
     return pn_ir_ref(c->ir, new_rule(c, pn_ir_alt(c->ir, alts, n_alts)));
 }
 
+/* The brace of an object. Models that lay arguments out on lines have done so by the time that they are held to a schema. */
+static uint32_t brace(struct pn_sc *c) {
+    if (!c->arguments) return text(c, "{");
+    uint32_t indent = pn_ir_repeat(c->ir, pn_ir_alt(c->ir, (const uint32_t[]){ text(c, " "), text(c, "\t") }, 2), 0, 64);
+    uint32_t blank[] = { pn_ir_empty(c->ir), text(c, " "), seq2(c, text(c, "\n"), indent) };
+    return seq2(c, text(c, "{"), pn_ir_alt(c->ir, blank, 3));
+}
+
 static uint32_t emit_object(struct pn_sc *c, const struct pn_shape *s) {
     struct object o = { .s = s };
     uint32_t n = 0, n_required = 0;
@@ -228,7 +236,7 @@ static uint32_t emit_object(struct pn_sc *c, const struct pn_shape *s) {
         now = swap;
         pn_sc_work(c, most + 1);
     }
-    return seq3(c, text(c, "{"), pn_ir_ref(c->ir, new_rule(c, next[0])), text(c, "}"));
+    return seq3(c, brace(c), pn_ir_ref(c->ir, new_rule(c, next[0])), text(c, "}"));
 }
 
 /* --- arrays ------------------------------------------------------------------------------------ */

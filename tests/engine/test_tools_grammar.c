@@ -114,6 +114,7 @@ static void without_a_demand_only_strict_functions_are_held(void **state) {
     hold("hermes", offer("[" F("loose", CITY) "," F("tight", CITY STRICT) "," F("none", STRICT) "," F("empty", PARAMETERS({}) STRICT) "]", PN_TOOL_AUTO),
          TEXTS("<tool_call>\n{\"name\": \"loose\", \"arguments\": {\"town\": 1}}\n</tool_call>",
                "<tool_call>\n{\"name\": \"tight\", \"arguments\": {\"city\": \"a\"}}\n</tool_call>",
+               "<tool_call>\n{\"name\": \"tight\", \"arguments\": {\n    \"city\": \"a\"}}\n</tool_call>",
                "<tool_call>\n{\"name\": \"none\", \"arguments\": {}}\n</tool_call>", "<tool_call>\n{\"name\": \"empty\", \"arguments\": {}}\n</tool_call>"),
          TEXTS("<tool_call>\n{\"name\": \"tight\", \"arguments\": {\"town\": \"a\"}}\n</tool_call>",
                "<tool_call>\n{\"name\": \"none\", \"arguments\": {\"a\": 1}}\n</tool_call>",
