@@ -5,15 +5,19 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <dirent.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/chat.h"
+#include "engine/jinja.h"
 #include "engine/tools.h"
 #include "engine/turn.h"
 #include "engine/turn_json.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
+#include "foundry/base/file.h"
 #include "tests/support/alloc.h"
 #include "tests/support/dialects.h"
 
@@ -397,6 +401,77 @@ static void a_thought_that_was_ended_for_the_model_leaves_no_mark(void **state) 
     }
 }
 
+#define WEATHER(id) "{\"id\":\"" id "\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":\"{\\\"s\\\": \\\"L\\\\\\\"i\\\\nZw\\\", \\\"n\\\": 4}\"}}"
+#define TURN(calls) "[{\"role\":\"user\",\"content\":\"QQQ\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[" calls "]},"
+#define RESULT(id) "{\"role\":\"tool\",\"tool_call_id\":\"" id "\",\"content\":\"RRR\"}"
+
+/* Some templates want everything described. */
+static const char described[] = "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"d\",\"parameters\":{\"type\":\"object\",\"properties\":{"
+                                "\"s\":{\"type\":\"string\",\"description\":\"d\"},\"n\":{\"type\":\"integer\",\"description\":\"d\"}}}}}]";
+
+static size_t count(const char *text, const char *what) {
+    size_t n = 0;
+    for (; (text = strstr(text, what)); text++) n++;
+    return n;
+}
+
+/* What the template writes for two calls, or as many as it takes, is read back as those calls. False: it writes none, or has no row. */
+static bool reads_back(const char *template, size_t len, const char *name, const struct pn_tools *tools) {
+    static const char *const turns[] = { TURN(WEATHER("call00001") "," WEATHER("call00002")) RESULT("call00001") "," RESULT("call00002") "]",
+                                         TURN(WEATHER("call00001")) RESULT("call00001") "]" };
+    static const char want[] = "F(f) A({\"s\": \"L\\\"i\\nZw\", \"n\": 4})";
+    struct pn_chat *c = NULL;
+    struct fo_err e = { 0 };
+    struct pn_render r = { 0 };
+    bool yes = false;
+    assert_int_equal(pn_chat_open_text(template, len, "<s>", "</s>", &c, &e), 0);
+    const struct pn_dialect *d = pn_chat_dialect(c);
+    const struct pn_turn_opts o = { .dialect = d, .tools = tools };
+    for (int i = 0; i < 2 && !r.len && pn_dialect_calls(d) && !pn_dialect_is_ours(d); i++) {
+        const struct pn_chat_input in = { .messages_json = turns[i], .tools_json = described };
+        if (pn_chat_render(c, &in, &r, &e)) continue;
+        char *from = r.text, *end;
+        for (char *q; (q = strstr(from, "QQQ"));) from = q + 3;
+        if ((end = strstr(from, "RRR"))) *end = 0;
+        size_t n = count(from, "Zw");
+        /* The answer begins somewhere behind the question. */
+        for (; n > 0 && !yes && *from; from++) {
+            struct fo_buf text, out;
+            fo_buf_init(&text, 1 << 20);
+            fo_buf_puts(&text, from);
+            read_in(&o, &text, text.len, text.len, false, &out);
+            yes = count(fo_buf_str(&out), want) == n;
+            fo_buf_done(&text);
+            fo_buf_done(&out);
+        }
+        if (n > 0 && !yes) fail_msg("the calls of %s are not read back", name);
+    }
+    pn_render_done(&r);
+    pn_chat_free(c);
+    return yes;
+}
+
+static void what_templates_of_models_write_is_read_back(void **state) {
+    static const char folder[] = "../shared/goldens/templates/templates";
+    DIR *dir = opendir(folder);
+    size_t n_back = 0;
+    (void)state;
+    if (!dir) skip();
+    struct pn_tools *tools = make_tools(false);
+    for (struct dirent *entry; (entry = readdir(dir));) {
+        char path[512], *text;
+        size_t n;
+        struct fo_err e;
+        snprintf(path, sizeof path, "%s/%s", folder, entry->d_name);
+        if (!strstr(entry->d_name, ".jinja") || fo_file_read(path, 1 << 20, &text, &n, &e)) continue;
+        n_back += reads_back(text, n, entry->d_name, tools);
+        free(text);
+    }
+    closedir(dir);
+    pn_tools_put(tools);
+    assert_int_equal(n_back, 24);
+}
+
 static void one_call_ends_the_answer(void **state) {
     (void)state;
     const struct pn_call_format *f;
@@ -625,6 +700,7 @@ int main(void) {
         cmocka_unit_test(without_functions_calls_are_content_and_thoughts_are_not),
         cmocka_unit_test(a_thought_that_the_prompt_opened_ends_with_its_mark_alone),
         cmocka_unit_test(a_thought_that_was_ended_for_the_model_leaves_no_mark),
+        cmocka_unit_test(what_templates_of_models_write_is_read_back),
         cmocka_unit_test(one_call_ends_the_answer),
         cmocka_unit_test(a_call_is_asked_for_once_with_what_came_of_its_arguments),
         cmocka_unit_test(blanks_behind_a_thought_stay_where_a_grammar_wants_them),
