@@ -39,7 +39,7 @@ static const struct pn_call_format calls[] = {
     { "functionary", PN_CALL_NAMED, NULL, TEXT(BEGIN = "<function=", MIDDLE = ">", END = "</function>"), .models = "Functionary 3.1" },
     { "phi", PN_CALL_LIST, "arguments", TEXT(BEGIN = "<|tool_call|>", END = "<|/tool_call|>", BETWEEN = ", "), .models = "Phi-4-mini" },
     { "granite", PN_CALL_LIST, "arguments", TEXT(BEGIN = "<|tool_call|>", BETWEEN = ", "), .models = "Granite 3" },
-    { "functools", PN_CALL_LIST, "arguments", TEXT(BEGIN = "functools", BETWEEN = ", "), .models = "Firefunction 2, Phi-4-mini by other templates" },
+    { "functools", PN_CALL_LIST, "arguments", TEXT(BEGIN = "functools", BETWEEN = ", "), .models = "Templates that teach Firefunction's form, some of Phi-4-mini" },
     { "apriel", PN_CALL_LIST, "arguments", TEXT(BEGIN = "<tool_calls>", END = "</tool_calls>", BETWEEN = ", "), .models = "Apriel 1.5 and 1.6" },
     { "gigachat", PN_CALL_OBJECT, "arguments", TEXT(BEGIN = "<|function_call|>"), .models = "GigaChat 3.1" },
     { "llama3", PN_CALL_OBJECT, "parameters", TEXT([PN_CALL_ALSO] = "<|python_tag|>", BETWEEN = "; "), .bare = true, .models = "Llama 3.1 to 3.3" },
