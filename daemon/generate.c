@@ -138,6 +138,7 @@ static void add_usage(struct gen *g, const struct pn_usage *u, bool first_of_pro
     }
     sum->completion_tokens += u->completion_tokens;
     sum->reasoning_tokens += u->reasoning_tokens;
+    if (u->thought != PN_THOUGHT_FREE) sum->thought = u->thought;
 }
 
 /* Of a request that is over: what was computed counts, however often. */
@@ -297,6 +298,8 @@ void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, con
     snprintf(c->note.model, sizeof c->note.model, "%s", g.answer.model);
     c->note.prompt_tokens = g.usage.prompt_tokens;
     c->note.completion_tokens = g.usage.completion_tokens;
+    c->note.reasoning_tokens = g.usage.reasoning_tokens;
+    c->note.thought = g.usage.thought == PN_THOUGHT_LOOP ? "loop" : g.usage.thought == PN_THOUGHT_BUDGET ? "budget" : NULL;
     c->note.queue_ms = g.timings.queue_ms;
     c->note.prefill_ms = g.timings.prompt_ms;
     c->note.decode_ms = g.timings.predicted_ms;

@@ -100,6 +100,18 @@ def test_the_budget_ends_a_thought(start, tmp_path):
     assert both(d, reasoning_effort="none")[1] == ""
 
 
+def test_a_thought_that_goes_round_in_circles_is_ended_and_the_log_says_so(start, tmp_path):
+    run = "But wait, perhaps it is the other way round. "
+    d = start(manifest(("tiny", script(tmp_path / "m.gguf", "<think>\nLet me see. " + run * 20, HERMES.template()))))
+    content, reasoning, usage = both(d, max_tokens=600)
+    assert reasoning == ("Let me see. " + run * 2)[:len(reasoning)] and len(reasoning) <= len("Let me see. " + run * 2) and "think>" not in content
+    assert d.chat(stop=["round"], temperature=0, max_tokens=200).json["choices"][0]["message"]["reasoning_content"] == reasoning, "stop texts are looked for in content"
+    lines = wait_for(lambda: [line for line in d.log.splitlines() if "thought_ended_by=loop" in line], 5, "the log")
+    assert f" reasoning_tokens={usage['completion_tokens_details']['reasoning_tokens']} " in lines[0]
+    d.chat(reasoning_budget=3, temperature=0, max_tokens=50)
+    wait_for(lambda: "reasoning_tokens=3 thought_ended_by=budget" in d.log, 5, "the log")
+
+
 def test_effort_and_thoughts_of_the_past_go_to_the_template(start, tmp_path):
     template = ("{% for m in messages %}{{ m.role }}:{{ m.content or '' }}{% if m.reasoning_content %}(<think>{{ m.reasoning_content }}</think>){% endif %};{% endfor %}"
                 "effort={{ reasoning_effort | default('-') }} thinking={{ enable_thinking | default('-') }}")
