@@ -528,6 +528,40 @@ static void a_draft_that_the_grammar_forbids_is_not_computed(void **state) {
     close_world(&w);
 }
 
+static void looking_ahead_in_a_grammar_moves_nothing(void **state) {
+    (void)state;
+    struct world w;
+    char path[64];
+    struct fo_err e = { 0 };
+    snprintf(path, sizeof path, "%s", odd_path(3));
+    struct test_script t = test_script_default();
+    if (test_script_write(&t, path, &e)) fail_msg("%s", e.msg);
+    open_file(&w, path, FO_F16, 1);
+    unlink(path);
+    static const char text[] = "root ::= ( \"ab\" [0-9] \";\" ){2,3}";
+    static const struct {
+        const char *ahead;
+        uint32_t allowed;
+    } rows[] = { { "ab1;ab2;ab3;ab4;", 12 }, { "ab1;abc", 6 }, { "b", 0 }, { "ab12", 3 } };
+    struct pn_grammar *g;
+    struct pn_grammar_run *run;
+    bool over;
+    int32_t ids[16];
+    if (pn_served_grammar(w.s[0], PN_GRAMMAR_GBNF, text, sizeof text - 1, &g, &e) || pn_grammar_run_new(g, &run, &e)) fail_msg("%s", e.msg);
+    for (size_t i = 0; i < COUNT(rows); i++) {
+        size_t n = strlen(rows[i].ahead);
+        tokens_of(&w, rows[i].ahead, ids, n);
+        for (int again = 0; again < 2; again++) assert_int_equal(pn_grammar_run_allows(run, ids, (uint32_t)n), rows[i].allowed);
+    }
+    assert_int_equal(pn_grammar_run_allows(run, (const int32_t[]){ -1 }, 1) + pn_grammar_run_allows(run, (const int32_t[]){ INT32_MAX }, 1), 0);
+    tokens_of(&w, "ab1;ab2;", ids, 8);
+    for (int i = 0; i < 8; i++) assert_int_equal(pn_grammar_run_accept(run, ids[i], &over, &e), 0); /* from the very start */
+    assert_true(pn_grammar_run_may_end(run) && !over);
+    pn_grammar_run_free(run);
+    pn_grammar_put(g);
+    close_world(&w);
+}
+
 /* What a reader is told of each token besides, in order. */
 struct told {
     uint32_t n;
@@ -848,6 +882,7 @@ int main(void) {
         cmocka_unit_test(the_same_for_every_kind_of_memory_and_window),
         cmocka_unit_test(the_same_where_a_grammar_decides),
         cmocka_unit_test(a_draft_that_the_grammar_forbids_is_not_computed),
+        cmocka_unit_test(looking_ahead_in_a_grammar_moves_nothing),
         cmocka_unit_test(the_same_with_stop_strings_and_log_probabilities),
         cmocka_unit_test(the_same_beside_others_and_in_kept_conversations),
         cmocka_unit_test(a_few_tokens_and_a_full_context_are_kept_to),
