@@ -746,7 +746,7 @@ static void the_same_prompt_fifty_times_is_drafted_for_alike(void **state) {
     uint32_t drafted = 0, accepted = 0;
     open_world(&w, 1);
     repeating(ids, 70, 5);
-    struct pn_request_opts o = test_opts(ids, 70, 60);
+    struct pn_request_opts o = test_opts(ids, 70, 30);
     for (uint32_t i = 0; i < 50; i++) {
         static struct test_answer noise;
         const struct test_answer *a = ask_all(&w, &o);
