@@ -272,15 +272,16 @@ bool pd_gate_admit(void *ctx, struct pd_call *c) {
 
 static void say(const struct pd_call *c) {
     const struct pd_note *n = &c->note;
-    char path[300], model[160] = "", key[80] = "", code[64] = "", thought[64] = "", work[256] = "", why[sizeof n->why + 64] = "", quoted[sizeof n->why + 32];
+    char path[300], model[160] = "", key[80] = "", code[64] = "", thought[64] = "", calls[32] = "", work[256] = "", why[sizeof n->why + 64] = "", quoted[sizeof n->why + 32];
     const char *event = n->verdict ? n->verdict : c->status == 0 ? "client_left" : c->status >= 400 ? "refused" : "answered";
     if (n->key[0]) snprintf(key, sizeof key, " key=\"%s\"", n->key);
     if (n->code) snprintf(code, sizeof code, " code=%s", n->code);
     if (n->model[0]) snprintf(model, sizeof model, " model=%s", pd_log_quote(n->model, quoted, 140));
     if (n->reasoning_tokens || n->thought)
         snprintf(thought, sizeof thought, " reasoning_tokens=%u%s%s", n->reasoning_tokens, n->thought ? " thought_ended_by=" : "", n->thought ? n->thought : "");
+    if (n->calls) snprintf(calls, sizeof calls, " calls=%u", n->calls);
     if (n->generates)
-        snprintf(work, sizeof work, " stream=%d prompt_tokens=%u completion_tokens=%u%s queue_ms=%.0f prefill_ms=%.0f decode_ms=%.0f", n->stream, n->prompt_tokens, n->completion_tokens, thought,
+        snprintf(work, sizeof work, " stream=%d prompt_tokens=%u completion_tokens=%u%s%s queue_ms=%.0f prefill_ms=%.0f decode_ms=%.0f", n->stream, n->prompt_tokens, n->completion_tokens, thought, calls,
                  n->queue_ms, n->prefill_ms, n->decode_ms);
     if (n->why[0]) snprintf(why, sizeof why, " reason=%s", pd_log_quote(n->why, quoted, sizeof quoted));
     fo_log(n->why[0] ? FO_LOG_WARN : FO_LOG_INFO, "http", "event=%s request=%s client=\"%s\" method=\"%s\" path=%s status=%d%s%s%s%s ms=%llu%s", event, c->id, c->client, c->head ? c->head->method : "",

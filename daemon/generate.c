@@ -157,6 +157,7 @@ static void add_timings(struct pd_timings *t, const struct pn_usage *u) {
  * with it. */
 static bool deliver(struct gen *g, const struct pn_event *ev, int64_t index, struct pd_parts *parts, struct pd_logprobs *l) {
     bool content = ev->part == PN_PART_CONTENT;
+    g->call->note.calls += ev->part == PN_PART_CALL;
     if (ev->text_len == 0 && !(content && l->n)) return true;
     if (g->params->stream) {
         g->answer.writer->part(&g->answer, index, ev->part, ev->text, ev->text_len, content ? l : NULL, &g->out);

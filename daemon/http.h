@@ -24,7 +24,7 @@ struct pd_note {
     char key[PD_MAX_KEY_NAME + 1];      /* whose request it is; "" = nobody's */
     char model[128];                    /* "" = none */
     bool generates, stream;             /* generates: what follows stands in the line */
-    uint32_t prompt_tokens, completion_tokens, reasoning_tokens;
+    uint32_t prompt_tokens, completion_tokens, reasoning_tokens, calls /* of functions */;
     const char *thought;                /* why a thought was ended for the model: "budget", "loop"; NULL = none was. Static storage */
     double queue_ms, prefill_ms, decode_ms;
 };

@@ -89,6 +89,7 @@ def test_the_budget_ends_a_thought(start, tmp_path):
         content, reasoning, usage = both(d, reasoning_budget=budget)
         assert len(reasoning) <= budget and THOUGHT.startswith(reasoning) and content and "think>" not in content
         assert usage["completion_tokens_details"]["reasoning_tokens"] <= budget
+    wait_for(lambda: " reasoning_tokens=16 thought_ended_by=budget " in d.log, 5)
     r = d.post("/v1/responses", {"model": "tiny", "input": "a", "reasoning_budget": 16, "temperature": 0}).json
     assert [i["type"] for i in r["output"]] == ["reasoning", "message"] and len(r["output"][0]["content"][0]["text"]) <= 16
     assert both(d, reasoning_budget=-1)[1] == both(d)[1] == THOUGHT
