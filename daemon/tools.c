@@ -117,7 +117,8 @@ static bool offers(const struct pn_tools *t, const char *name) {
 static bool make(struct pd_params *p, enum pn_tool_choice choice, struct pn_tools **ret, struct pd_error *x) {
     char where[128] = "", at[PATH_BYTES + 16];
     struct fo_err e;
-    struct pn_tools_opts o = { .json = p->tools_json, .len = strlen(p->tools_json), .choice = choice, .named = p->named, .one_call = !p->parallel_calls };
+    /* The function that is named is called once: clients that name one read one. */
+    struct pn_tools_opts o = { .json = p->tools_json, .len = strlen(p->tools_json), .choice = choice, .named = p->named, .one_call = !p->parallel_calls || choice == PN_TOOL_NAMED };
     if (pn_tools_new(&o, ret, where, &e) == FO_OK) return true;
     pd_error_from(x, &e, false);
     if (pd_error_row(x->id)->status != 400) return false;
@@ -204,7 +205,7 @@ void pd_tools_doc(struct fo_buf *out) {
     for (size_t i = 0; (f = pn_call_format_row(i)); i++) fo_buf_printf(out, "| %s | %s |\n", f->name, f->models);
     fo_buf_puts(out, "\nA call is one once its marks, the name of a function that was offered and the beginning of its arguments have come. From there on the model is held to a form that parses: the arguments "
                      "are one JSON object, `{}` where a function has no parameters, whatever the form they are written in. With `strict`, and of all functions where tool_choice demands a call, they are what "
-                     "`parameters` accepts; a schema that cannot be held to is an error with its path (`unsupported_schema`), or any object where the function is not strict. What breaks before it is a call is "
+                     "`parameters` accepts; a schema that cannot be held to is an error with its path (`unsupported_schema`), or any object where the function is not strict; `strict` that is left out is false, on /v1/responses too. What breaks before it is a call is "
                      "content, as the model wrote it, and never an error.\n\n"
                      "`message.tool_calls` has `id`, `type` and `function` with `name` and `arguments` (a text); `content` is null where there is nothing but calls, and `finish_reason` is tool_calls where the "
                      "answer ended by itself. In a stream the first delta of a call has its `index`, `id`, `type` and `name`, the others its `index` and more of `arguments`. An answer that max_tokens cut "
