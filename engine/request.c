@@ -224,7 +224,7 @@ int pn_request_put(struct pn_request *r, const struct fo_tok *tok, int32_t id, b
             bool content = pn_turn_in_content(r->turn); /* before it: what ends a call or a thought is none of what follows */
             pn_turn_push(r->turn, fo_buf_str(&r->piece), r->piece.len, &r->parts);
             stopped = put_parts(r);
-            told &= r->piece.len > 0 || (content && pn_turn_in_content(r->turn));
+            told &= r->piece.len > 0 || (content && pn_turn_in_content(r->turn) && pn_turn_n_calls(r->turn) == 0); /* blanks in front of a call's end are none */
         } else {
             stopped = put_content(r, fo_buf_str(&r->piece), r->piece.len);
         }
