@@ -35,6 +35,7 @@ struct gen {
     struct fo_buf out;      /* the next piece of a stream */
     uint64_t last_write_ms;
     bool open;              /* the stream's head is sent */
+    bool in_content;        /* what the choice had last, or may begin with */
     bool failed;            /* the client was sent an error */
 };
 
@@ -158,14 +159,14 @@ static void add_timings(struct pd_timings *t, const struct pn_usage *u) {
 static bool deliver(struct gen *g, const struct pn_event *ev, int64_t index, struct pd_parts *parts, struct pd_logprobs *l) {
     bool content = ev->part == PN_PART_CONTENT;
     g->call->note.calls += ev->part == PN_PART_CALL;
-    if (ev->text_len == 0 && !(content && l->n)) return true;
+    if (ev->text_len == 0) return true; /* a token that has none is told with what comes */
+    g->in_content = content;
     if (g->params->stream) {
         g->answer.writer->part(&g->answer, index, ev->part, ev->text, ev->text_len, content ? l : NULL, &g->out);
         return flush(g);
     }
-    if (ev->text_len == 0 && g->params->api != PD_API_RESPONSES) return true; /* all of them are taken at the end */
     struct pd_part *p = pd_parts_add(parts, ev->part, ev->text, ev->text_len);
-    if (p && content && g->params->api == PD_API_RESPONSES) pd_logprobs_join(l, &p->logprobs);
+    if (p && content && g->params->api != PD_API_TEXT) pd_logprobs_join(l, &p->logprobs);
     return p && !p->logprobs.failed ? true : fail_memory(g);
 }
 
@@ -228,6 +229,32 @@ static bool begin_choice(struct gen *g, const struct pd_job *job, int64_t index,
     return g->out.len == 0 || flush(g);
 }
 
+/* Log-probabilities of tokens without text behind the last that had some: with an empty piece of content, where that goes on. */
+static bool deliver_rest(struct gen *g, int64_t index, struct pd_parts *parts, struct pd_logprobs *l) {
+    if (l->n == 0 || !g->in_content) return true;
+    if (g->params->stream) {
+        g->answer.writer->part(&g->answer, index, PN_PART_CONTENT, "", 0, l, &g->out);
+        return flush(g);
+    }
+    if (g->params->api == PD_API_TEXT) return true; /* all of them are taken together */
+    struct pd_part *p = pd_parts_add(parts, PN_PART_CONTENT, "", 0);
+    if (p) pd_logprobs_join(l, &p->logprobs);
+    return p && !p->logprobs.failed ? true : fail_memory(g);
+}
+
+/* Those of a chat's content as its choice has them; the parts' own go. */
+static void put_logprobs(struct pd_parts *parts, struct fo_buf *out) {
+    size_t n = 0;
+    fo_buf_puts(out, "{\"content\":[");
+    for (size_t i = 0; i < parts->n; i++) {
+        struct fo_buf *members = &parts->list[i].logprobs;
+        if (members->len && n++ > 0) fo_buf_putc(out, ',');
+        fo_buf_append(out, fo_buf_str(members), members->len);
+        fo_buf_done(members);
+    }
+    fo_buf_puts(out, "],\"refusal\":null}");
+}
+
 /* One choice, from its admission to its finish_reason. */
 static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int64_t index, struct pd_choice *ret) {
     struct pn_event last = { .finish = PN_FINISH_LENGTH, .usage = { .prompt_tokens = job->n_ids } };
@@ -237,10 +264,11 @@ static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int6
     struct pd_logprobs l;
     bool generates = !g->params->has_max_tokens || g->params->max_tokens > 0; /* echo alone needs no model */
     if (generates && !submit(g, job, k, index > 0, &r)) return false;
+    g->in_content = true;
     pd_parts_init(&parts, MAX_TEXT - g->kept_bytes);
     fo_buf_init(&logprobs, MAX_TEXT - g->kept_bytes);
     pd_logprobs_init(&l, g->params->api, g->params->n_top >= 0 ? pn_served_model(g->served) : NULL, MAX_TEXT - g->kept_bytes);
-    bool ok = begin_choice(g, job, index, &parts) && (!r || pull(g, r, index, &parts, &l, &last));
+    bool ok = begin_choice(g, job, index, &parts) && (!r || (pull(g, r, index, &parts, &l, &last) && deliver_rest(g, index, &parts, &l)));
     add_usage(g, &last.usage, k == 0); /* also for the log of a client that left */
     if (r) add_timings(&g->timings, &last.usage);
     pn_request_release(r); /* cancels what is not finished */
@@ -248,7 +276,8 @@ static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int6
         g->answer.writer->finish(&g->answer, index, last.finish, (size_t)index + 1 == g->n ? &g->timings : NULL, &g->out);
         ok = flush(g);
     }
-    if (ok && !g->params->stream && l.m && g->params->api != PD_API_RESPONSES) pd_logprobs_take(&l, &logprobs);
+    if (ok && !g->params->stream && l.m && g->params->api == PD_API_TEXT) pd_logprobs_take(&l, &logprobs);
+    if (ok && !g->params->stream && l.m && g->params->api == PD_API_CHAT) put_logprobs(&parts, &logprobs);
     if (ok && (logprobs.failed || parts.bytes + logprobs.len > MAX_TEXT - g->kept_bytes)) ok = fail_memory(g);
     if (ok) {
         g->kept_bytes += parts.bytes + logprobs.len;

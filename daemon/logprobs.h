@@ -27,7 +27,7 @@ void pd_logprobs_done(struct pd_logprobs *l);
 /* A token that cannot come has -9999 for minus infinity, which JSON lacks. Of completions' tokens that read the same, the likeliest stays. */
 void pd_logprobs_add(struct pd_logprobs *l, const struct pn_logprobs *p);
 
-/* Of Responses: appends the same to the members of a list, without its brackets. */
+/* Of chat and Responses: appends what was added since the last time to the members of a list, without its brackets. */
 void pd_logprobs_join(struct pd_logprobs *l, struct fo_buf *members);
 
 /* Appends the value of what was added since the last time ("null" when not asked for, of Responses "[]"); a list that failed fails out. */

@@ -15,7 +15,7 @@ struct pd_part {
     char item[PD_ID_BYTES];  /* its name as an item of a Response: "msg_...", "rs_..." or "fc_..." */
     struct fo_buf name;      /* of a call */
     struct fo_buf text;      /* of a call its arguments */
-    struct fo_buf logprobs;  /* of a Response's text: the members of a JSON list */
+    struct fo_buf logprobs;  /* of text: the members of a JSON list */
 };
 
 struct pd_parts {

@@ -240,6 +240,11 @@ def test_log_probabilities_are_of_content_alone(speakers):
     c = ask(speakers, "hermes", 8, logprobs=True)
     told = "".join(t["token"] for t in c["logprobs"]["content"])
     assert told.strip() == "I shall look." == c["message"]["content"].strip() and parts(c["message"])[2] == [TIMES]
+    body = {"model": "hermes", "input": "case 8", "tools": FLAT, "temperature": 0, "include": ["message.output_text.logprobs"]}
+    whole, last = speakers.post("/v1/responses", body).json, list(Events(speakers, **body).events())[-1]["response"]
+    for r in (whole, last):
+        said = r["output"][0]["content"][0]
+        assert r["output"][0]["type"] == "message" and [t["token"] for t in said["logprobs"]] == [t["token"] for t in c["logprobs"]["content"]]
     c = ask(speakers, "hermes", 6, logprobs=True)
     assert "".join(t["token"] for t in c["logprobs"]["content"]).strip() == "It is late."
 
