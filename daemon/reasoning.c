@@ -9,7 +9,6 @@
 
 #include "daemon/oai.h"
 #include "daemon/params.h"
-#include "engine/dialect.h"
 #include "foundry/base/buf.h"
 
 static bool take_effort(struct pd_params *p, const char *at, const json_t *v, struct pd_error *x) {
@@ -65,21 +64,9 @@ bool pd_reasoning_settle(struct pd_params *p, struct pd_error *x) {
 }
 
 void pd_reasoning_doc(struct fo_buf *out) {
-    const struct pn_reasoning *row;
-    fo_buf_puts(out, "\n## Reasoning\n\nWhat a model thinks stands between marks that its chat template shows (`reasoning` of /v1/models, `event=dialect` of the log). It is told apart from the answer, also "
+    fo_buf_puts(out, "\n## Reasoning\n\nWhat a model thinks stands between marks that its chat template shows ([tools.md](tools.md); `reasoning` of /v1/models, `event=dialect` of the log). It is told apart from the answer, also "
                      "where the template opens it and the model only ends it: `message.reasoning_content`, `delta.reasoning_content`, an item of type reasoning in a Response. `reasoning_tokens` of the usage "
-                     "counts it. Messages may bring it back as `reasoning_content` or `reasoning`; what becomes of it is the template's affair. /v1/completions has everything in its text.\n\n"
-                     "| begins | ends | models |\n|---|---|---|\n");
-    for (size_t i = 0; (row = pn_reasoning_row(i)); i++) {
-        fo_buf_putc(out, '|');
-        const char *marks[] = { row->open, row->close };
-        for (size_t k = 0; k < 2; k++) {
-            fo_buf_puts(out, " `");
-            for (const char *c = marks[k]; *c && *c != '\n'; c++) fo_buf_printf(out, *c == '|' ? "\\%c" : "%c", *c);
-            fo_buf_puts(out, "` |");
-        }
-        fo_buf_printf(out, " %s |\n", row->models);
-    }
+                     "counts it. Messages may bring it back as `reasoning_content` or `reasoning`; what becomes of it is the template's affair. /v1/completions has everything in its text.\n");
     fo_buf_puts(out, "\nA thought of as many tokens as `reasoning_budget` allows is ended by the model's own mark, and so is one that says the same 32 tokens again and again. No grammar holds a thought: "
                      "response_format and the others begin behind it.\n");
 }

@@ -198,11 +198,9 @@ void pd_tools_repeat(const struct pd_params *p, struct fo_buf *out) {
 }
 
 void pd_tools_doc(struct fo_buf *out) {
-    const struct pn_call_format *f;
     fo_buf_puts(out, "\n## Tools\n\nFunctions go to the model through its own chat template, and its calls are read in the form that the template writes them; a template that knows no functions gets them "
-                     "described in a system message, in the first of these forms. Which one it is, the log says when a model is loaded (`event=dialect`), /v1/models in `tools`, and "
-                     "`pantheon inspect`. A template that writes calls in a form that is none of these makes `tools` an error.\n\n| form | models |\n|---|---|\n");
-    for (size_t i = 0; (f = pn_call_format_row(i)); i++) fo_buf_printf(out, "| %s | %s |\n", f->name, f->models);
+                     "described in a system message. Which of the forms of [tools.md](tools.md) it is, the log says when a model is loaded (`event=dialect`), /v1/models in `tools`, and "
+                     "`pantheon inspect`. A template that writes calls in a form that is none of these makes `tools` an error.\n");
     fo_buf_puts(out, "\nA call is one once its marks, the name of a function that was offered and the beginning of its arguments have come. From there on the model is held to a form that parses: the arguments "
                      "are one JSON object, `{}` where a function has no parameters, whatever the form they are written in. With `strict`, and of all functions where tool_choice demands a call, they are what "
                      "`parameters` accepts; a schema that cannot be held to is an error with its path (`unsupported_schema`), or any object where the function is not strict; `strict` that is left out is false, on /v1/responses too. What breaks before it is a call is "
