@@ -304,7 +304,9 @@ static void arguments(struct maker *m, int i) {
         return;
     case SCHEMA:
         if (!tags) {
-            pn_piece_schema(&m->tree, &(struct pn_piece_schema){ .document = m->held[i].document, .form = PN_SCHEMA_OBJECT });
+            /* Where a call may come and need not, it has begun by the time that it is held. */
+            pn_piece_schema(&m->tree, &(struct pn_piece_schema){ .document = m->held[i].document,
+                                                                  .form = m->t->choice == PN_TOOL_AUTO ? PN_SCHEMA_BEGUN : PN_SCHEMA_OBJECT });
             return;
         }
         pn_piece_seq(&m->tree, (uint32_t)json_object_size(json_object_get(t->parameters, "properties")));

@@ -301,13 +301,14 @@ uint32_t pn_sc_rule(struct pn_sc *c, const struct pn_term *terms, uint32_t n) {
 /* --- the whole --------------------------------------------------------------------------------- */
 struct pn_schema {
     struct pn_sc c;
-    json_t *root, *object; /* object: {"type": "object"} */
+    json_t *root, *object, *begun; /* {"type": "object"}, both: what a rule is for is told by which it has */
 };
 
 static int fail_memory(struct pn_schema *s, struct fo_err *e) {
     if (s) {
         json_decref(s->root);
         json_decref(s->object);
+        json_decref(s->begun);
     }
     free(s);
     return (int)fo_fail(e, FO_ENOMEM, "no memory for a JSON Schema");
@@ -326,7 +327,9 @@ int pn_schema_open(const char *json, size_t len, char escaped, struct pn_ir *ir,
         return fail_memory(NULL, e);
     }
     s->root = root;
-    if (!(s->object = json_pack("{s:s}", "type", "object"))) return fail_memory(s, e);
+    s->object = json_pack("{s:s}", "type", "object");
+    s->begun = json_pack("{s:s}", "type", "object");
+    if (!s->object || !s->begun) return fail_memory(s, e);
     s->c = (struct pn_sc){ .ir = ir, .root = root, .escaped = (unsigned char)escaped, .work = work };
     struct pn_sc *c = &s->c;
     fo_region_init(&c->r, PN_SC_REGION_BYTES);
@@ -343,8 +346,8 @@ uint32_t pn_schema_part(struct pn_schema *s, const char *property, enum pn_schem
     struct pn_sc *c = &s->c;
     const json_t *part = property ? json_object_get(json_object_get(s->root, "properties"), property) : s->root;
     if (!part || c->err.code) return 0;
-    struct pn_term terms[] = { { part, false }, { s->object, false } };
-    if (form != PN_SCHEMA_TEXT) return pn_sc_rule(c, terms, form == PN_SCHEMA_OBJECT ? 2 : 1);
+    struct pn_term terms[] = { { part, false }, { form == PN_SCHEMA_BEGUN ? s->begun : s->object, false } };
+    if (form != PN_SCHEMA_TEXT) return pn_sc_rule(c, terms, form == PN_SCHEMA_JSON ? 1 : 2);
     c->at = part;
     c->at_key = NULL;
     uint32_t rule = pn_ir_rule(c->ir, "", 0, 0, 0);
@@ -359,8 +362,8 @@ int pn_schema_close(struct pn_schema *s, char pointer[PN_SCHEMA_POINTER_BYTES], 
         struct pn_sc_rule r = c->rules[i];
         c->at = r.terms.n > 0 ? r.terms.list[0].schema : c->root;
         c->at_key = NULL;
-        c->arguments = false;
-        for (uint32_t k = 0; k < r.terms.n; k++) c->arguments |= r.terms.list[k].schema == s->object;
+        c->begun = false;
+        for (uint32_t k = 0; k < r.terms.n; k++) c->begun |= r.terms.list[k].schema == s->begun;
         pn_ir_define(c->ir, r.rule, pn_sc_emit(c, pn_sc_expand_all(c, r.terms)));
     }
     if (e->code == FO_OK && c->err.code != FO_OK) {
@@ -371,6 +374,7 @@ int pn_schema_close(struct pn_schema *s, char pointer[PN_SCHEMA_POINTER_BYTES], 
     fo_region_done(&c->r);
     json_decref(s->root);
     json_decref(s->object);
+    json_decref(s->begun);
     free(s);
     return (int)e->code;
 }

@@ -37,7 +37,8 @@ int pn_schema_open(const char *json, size_t len, char escaped, struct pn_ir *ir,
 
 enum pn_schema_form {
     PN_SCHEMA_JSON,   /* any value that it accepts */
-    PN_SCHEMA_OBJECT, /* any object that it accepts; behind its brace may stand a space, or a line break and some indent */
+    PN_SCHEMA_OBJECT, /* any object that it accepts */
+    PN_SCHEMA_BEGUN,  /* the same where its brace is written before it is held to anything: behind that may stand a space, or a line break and indent */
     PN_SCHEMA_TEXT    /* any text that it accepts, bare: without quotes and escapes */
 };
 /* The rule of what the schema of properties/`property` accepts, or with NULL the whole one; defined once it is closed. 0 when there is no such

@@ -187,7 +187,7 @@ static uint32_t additional(struct pn_sc *c, struct object *o) {
 
 /* The brace of an object. Models that lay arguments out on lines have done so by the time that they are held to a schema. */
 static uint32_t brace(struct pn_sc *c) {
-    if (!c->arguments) return text(c, "{");
+    if (!c->begun) return text(c, "{");
     uint32_t indent = pn_ir_repeat(c->ir, pn_ir_alt(c->ir, (const uint32_t[]){ text(c, " "), text(c, "\t") }, 2), 0, 64);
     uint32_t blank[] = { pn_ir_empty(c->ir), text(c, " "), seq2(c, text(c, "\n"), indent) };
     return seq2(c, text(c, "{"), pn_ir_alt(c->ir, blank, 3));

@@ -163,7 +163,7 @@ struct pn_sc {
     const char *at_key;
     uint32_t character; /* the rule of one, within a string */
     uint32_t escaped;   /* this one is never bare within a string; 0 = none */
-    bool arguments;     /* the rule being written is PN_SCHEMA_OBJECT's */
+    bool begun;         /* the rule being written is PN_SCHEMA_BEGUN's */
 };
 
 /* --- schema.c ---------------------------------------------------------------------------------- */

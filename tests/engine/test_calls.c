@@ -233,7 +233,7 @@ static void what_the_grammar_lets_through_is_read_back_as_calls(void **state) {
         struct pn_schema *schema;
         uint64_t work = 0;
         if (pn_schema_open(functions[i].schema, strlen(functions[i].schema), '\0', ir, &work, &schema, &e)) fail_msg("%s", e.msg);
-        pn_ir_root(ir, pn_schema_part(schema, NULL, PN_SCHEMA_OBJECT, "", ""));
+        pn_ir_root(ir, pn_schema_part(schema, NULL, PN_SCHEMA_BEGUN, "", ""));
         e.code = FO_OK;
         if (pn_schema_close(schema, pointer, &e)) fail_msg("%s", e.msg);
         own[i] = program_of(ir);

@@ -213,6 +213,10 @@ static void what_cannot_be_held_is_refused_for_a_strict_function_and_let_go_for_
     struct pn_program *p = NULL;
     char where[128];
     struct fo_err e = { 0 };
+    struct tools_case long_text = offer("[" F("f", PARAMETERS({"properties":{"a":{"type":"string","minLength":1,"maxLength":400}}}) STRICT) "]", PN_TOOL_AUTO);
+    if (build("qwen3-xml", &long_text, &p, where, &e)) fail_msg("%s", e.msg);
+    pn_program_free(p);
+    p = NULL;
     assert_int_equal(build("hermes", &(struct tools_case){ .tools = "[" F("f", "") "]", .content = "{\"properties\":{\"a\":{\"type\":1}}}" }, &p, where, &e), FO_EINVAL);
     assert_string_equal(where, "/properties/a/type");
 }
