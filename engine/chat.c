@@ -102,7 +102,11 @@ static int render(const struct pn_chat *c, const struct pn_chat_input *in, const
     return rc;
 }
 
+/* Of the probes at open: a template that works without end must not hold up a load for long, and again and again. */
+static const struct pn_jinja_limits probe_limits = { .output_bytes = 1 << 20, .region_bytes = 4 << 20, .steps = 1000 * 1000 };
+
 int pn_chat_render(const struct pn_chat *c, const struct pn_chat_input *in, struct pn_render *ret, struct fo_err *e) {
+    if (!c->dialect) return render(c, in, &probe_limits, ret, e); /* which is being found */
     /* What a template may take grows with what it was given: a conversation past the model's cap is to fail there, with the numbers,
      * and not here. Values are copied some times on their way through a template. */
     size_t n = strlen(in->messages_json) + (in->tools_json ? strlen(in->tools_json) : 0);
@@ -113,22 +117,22 @@ int pn_chat_render(const struct pn_chat *c, const struct pn_chat_input *in, stru
 /* --- probing --------------------------------------------------------------------------------------------------------------------- */
 
 /* Renders before + middle + after untouched, with `tools` or NULL. False when the template cannot. */
-static bool try_tools(const struct pn_chat *c, const char *before, const char *middle, const char *after, const char *tools, struct pn_render *ret) {
-    /* A template that works without end must not hold up a load ten times. */
-    static const struct pn_jinja_limits limits = { .output_bytes = 1 << 20, .region_bytes = 4 << 20, .steps = 1000 * 1000 };
+static bool try_tools(struct pn_chat *c, const char *before, const char *middle, const char *after, const char *tools, struct pn_render *ret) {
     struct fo_buf b;
-    struct fo_err unused = { 0 };
+    struct fo_err e = { 0 };
+    if (c->endless) return false;
     fo_buf_init(&b, 1 << 16);
     fo_buf_puts(&b, before);
     fo_buf_puts(&b, middle);
     fo_buf_puts(&b, after);
     const struct pn_chat_input in = { .messages_json = fo_buf_str(&b), .tools_json = tools, .add_generation_prompt = true, .as_is = true };
-    bool ok = !b.failed && render(c, &in, &limits, ret, &unused) == 0;
+    bool ok = !b.failed && render(c, &in, &probe_limits, ret, &e) == 0;
     fo_buf_done(&b);
+    c->endless = e.code == FO_ELIMIT;
     return ok;
 }
 
-static bool try(const struct pn_chat *c, const char *before, const char *middle, const char *after, struct pn_render *ret) {
+static bool try(struct pn_chat *c, const char *before, const char *middle, const char *after, struct pn_render *ret) {
     return try_tools(c, before, middle, after, c->wants_tools ? "[]" : NULL, ret);
 }
 
@@ -141,7 +145,7 @@ static bool contains(const struct pn_render *a, const char *what) {
 }
 
 /* Parts are understood where they give what the same text as a string gives, and the text is in it. */
-static bool takes_lists(const struct pn_chat *c, const struct probe *p) {
+static bool takes_lists(struct pn_chat *c, const struct probe *p) {
     struct pn_render plain = { 0 }, parts = { 0 };
     bool yes = try(c, p->before, "\"pn-probe\"", p->after, &plain) && contains(&plain, "pn-probe") &&
                try(c, p->before, "[{\"type\":\"text\",\"text\":\"pn-probe\"}]", p->after, &parts) && same(&plain, &parts);
@@ -151,7 +155,7 @@ static bool takes_lists(const struct pn_chat *c, const struct probe *p) {
 }
 
 /* Objects are needed where they render, and not as Python would print a dict, and text gives something else or nothing. */
-static bool needs_objects(const struct pn_chat *c) {
+static bool needs_objects(struct pn_chat *c) {
     static const char before[] =
         "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"id\":\"call00001\","
         "\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":";
@@ -167,7 +171,7 @@ static bool needs_objects(const struct pn_chat *c) {
 
 /* The API allows null as the content of a message that only calls tools. A template that fails on it, or prints Python's "None", gets an
  * empty text instead. */
-static bool refuses_nulls(const struct pn_chat *c) {
+static bool refuses_nulls(struct pn_chat *c) {
     static const char before[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":";
     static const char after[] = ",\"tool_calls\":[{\"id\":\"call00001\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{}}}]},"
                                 "{\"role\":\"tool\",\"tool_call_id\":\"call00001\",\"name\":\"f\",\"content\":\"r\"}]";
@@ -180,7 +184,7 @@ static bool refuses_nulls(const struct pn_chat *c) {
 }
 
 /* A system message has to be put in front of the user's own where the template takes none. */
-static bool refuses_system(const struct pn_chat *c) {
+static bool refuses_system(struct pn_chat *c) {
     struct pn_render with = { 0 }, without = { 0 };
     bool yes = try(c, "[{\"role\":\"user\",\"content\":", "\"pn-probe\"", "}]", &without) &&
                !(try(c, probes[1].before, "\"pn-probe\"", probes[1].after, &with) && contains(&with, "pn-probe"));
@@ -190,7 +194,7 @@ static bool refuses_system(const struct pn_chat *c) {
 }
 
 /* Templates written for functions alone go through `tools` without a look whether there are any. */
-static bool fails_without_tools(const struct pn_chat *c) {
+static bool fails_without_tools(struct pn_chat *c) {
     static const char before[] = "[{\"role\":\"user\",\"content\":", after[] = "}]";
     struct pn_render none = { 0 }, empty = { 0 };
     bool yes = !try_tools(c, before, "\"q\"", after, NULL, &none) && try_tools(c, before, "\"q\"", after, "[]", &empty);
@@ -200,7 +204,7 @@ static bool fails_without_tools(const struct pn_chat *c) {
 }
 
 /* Mistral's templates take ids of calls of nine letters and digits, and no others. */
-static bool needs_short_ids(const struct pn_chat *c) {
+static bool needs_short_ids(struct pn_chat *c) {
     static const char before[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"type\":\"function\",\"function\":"
                                  "{\"name\":\"f\",\"arguments\":{}},\"id\":";
     static const char after[] = "}]}]";

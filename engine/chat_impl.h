@@ -19,6 +19,7 @@ struct pn_chat {
     bool objects;           /* it needs a call's arguments as an object */
     bool no_nulls;          /* it cannot take null as the content of an assistant's message */
     bool no_system;         /* it takes no system message */
+    bool endless;           /* a probe passed its limits: none was made after it */
     bool wants_tools;       /* it fails where `tools` is None, and not where it is an empty list */
     bool short_ids;         /* it takes only ids of calls of nine letters and digits */
     struct pn_dialect *dialect;

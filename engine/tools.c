@@ -71,7 +71,7 @@ static int read_tool(struct pn_tools *t, const json_t *entry, char where[WHERE_B
 
 static int choose(struct pn_tools *t, const struct pn_tools_opts *o, struct fo_err *e) {
     t->choice = o->choice;
-    t->one_call = o->one_call;
+    t->one_call = o->one_call || o->choice == PN_TOOL_NAMED;
     if (o->choice != PN_TOOL_AUTO && t->n == 0) return (int)fo_fail(e, FO_EINVAL, "a call is demanded, and no function is offered");
     if (o->choice != PN_TOOL_NAMED) return 0;
     for (int i = 0; i < t->n; i++)
