@@ -84,6 +84,12 @@ VALUE(cached, a->copy->status.tokens_cached)
 VALUE(generated, a->copy->status.tokens_generated)
 VALUE(drafted, a->copy->status.tokens_drafted)
 VALUE(accepted, a->copy->status.tokens_accepted)
+VALUE(reasoning, a->copy->status.tokens_reasoning)
+VALUE(calls, a->copy->status.calls)
+VALUE(grammars_compiled, a->copy->status.grammars_compiled)
+VALUE(grammars_found, a->copy->status.grammars_found)
+VALUE(grammar_seconds, a->copy->status.grammar_compile_s)
+VALUE(grammar_bytes, a->copy->status.grammar_bytes)
 VALUE(queue_seconds, a->copy->status.queue_s)
 VALUE(prefill_seconds, a->copy->status.prefill_s)
 VALUE(decode_seconds, a->copy->status.decode_s)
@@ -142,6 +148,12 @@ static const struct metric {
     { "pantheon_generated_tokens_total", COUNTER, COPY, generated, .help = "Tokens of answers." },
     { "pantheon_draft_tokens_total", COUNTER, COPY, drafted, .help = "Tokens that were guessed and checked in steps of decoding." },
     { "pantheon_draft_tokens_accepted_total", COUNTER, COPY, accepted, .help = "Those of them that were right, and went into answers." },
+    { "pantheon_reasoning_tokens_total", COUNTER, COPY, reasoning, .help = "Those of them that were thoughts, summed up when each request ends." },
+    { "pantheon_tool_calls_total", COUNTER, COPY, calls, .help = "Calls of functions in answers, summed up when each request ends." },
+    { "pantheon_grammars_total", COUNTER, COPY, grammars_compiled, .help = "Grammars, schemas and lists of tools that requests brought.", LABEL("outcome", "compiled") },
+    { "pantheon_grammars_total", COUNTER, COPY, grammars_found, LABEL("outcome", "found") },
+    { "pantheon_grammar_compile_seconds_total", COUNTER, COPY, grammar_seconds, .help = "Seconds that compiling them took." },
+    { "pantheon_grammar_bytes", GAUGE, COPY, grammar_bytes, .help = "Host memory of those that are kept, and of what they remember of the vocabulary." },
     { "pantheon_queue_seconds_total", COUNTER, COPY, queue_seconds, .help = "Seconds that requests waited before they ran, summed up when each ends." },
     { "pantheon_prefill_seconds_total", COUNTER, COPY, prefill_seconds, .help = "Seconds from a request's start to its first token, summed up when each ends." },
     { "pantheon_decode_seconds_total", COUNTER, COPY, decode_seconds, .help = "Seconds from a request's first token to its end, summed up when each ends." },

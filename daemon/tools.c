@@ -117,8 +117,7 @@ static bool offers(const struct pn_tools *t, const char *name) {
 static bool make(struct pd_params *p, enum pn_tool_choice choice, struct pn_tools **ret, struct pd_error *x) {
     char where[128] = "", at[PATH_BYTES + 16];
     struct fo_err e;
-    /* The function that is named is called once: clients that name one read one. */
-    struct pn_tools_opts o = { .json = p->tools_json, .len = strlen(p->tools_json), .choice = choice, .named = p->named, .one_call = !p->parallel_calls || choice == PN_TOOL_NAMED };
+    struct pn_tools_opts o = { .json = p->tools_json, .len = strlen(p->tools_json), .choice = choice, .named = p->named, .one_call = !p->parallel_calls };
     if (pn_tools_new(&o, ret, where, &e) == FO_OK) return true;
     pd_error_from(x, &e, false);
     if (pd_error_row(x->id)->status != 400) return false;

@@ -362,8 +362,14 @@ int pn_served_grammar(struct pn_served *s, enum pn_grammar_kind kind, const char
 }
 
 void pn_served_status(const struct pn_served *s, struct pn_served_status *ret) {
+    struct pn_grammars_info g;
     pn_sched_status(s->sched, ret);
+    pn_grammars_info(s->grammars, &g);
     ret->loaded_at = s->loaded_at;
+    ret->grammars_compiled = g.compiled;
+    ret->grammars_found = g.found;
+    ret->grammar_compile_s = g.compile_s;
+    ret->grammar_bytes = g.bytes;
 }
 
 uint32_t pn_served_slots(const struct pn_served *s, struct pn_slot_status *ret, uint32_t cap) {

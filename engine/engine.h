@@ -88,6 +88,10 @@ struct pn_served_status {
     uint64_t heartbeat;       /* grows with every step and idle tick of the worker */
     double prefill_tps, decode_tps; /* recent rates, 0 = not known yet */
     uint64_t kv_bytes_used;
+    uint64_t tokens_reasoning, calls; /* of tokens_generated; of functions. Summed up when each request ends */
+    uint64_t grammars_compiled, grammars_found; /* for requests: made, or there already */
+    double grammar_compile_s;
+    uint64_t grammar_bytes;   /* host memory of those that are kept, with what they remember */
     uint32_t retry_after_s;   /* what a 429 would say now: from measured rates, 1 .. 120 */
 };
 void pn_served_status(const struct pn_served *s, struct pn_served_status *ret);

@@ -92,7 +92,7 @@ struct pn_sched {
     char end_reason[160];
     char reason[256];
     uint32_t chunk;
-    uint64_t requests, refused, completed, n_failed, cancelled, prefilled, decoded, cached, generated, drafted, accepted, heartbeat;
+    uint64_t requests, refused, completed, n_failed, cancelled, prefilled, decoded, cached, generated, drafted, accepted, reasoning, calls, heartbeat;
     double queue_s, prefill_s, decode_s;
     struct pn_slot_status *shown; /* [n_slots] the slots as pages see them */
     uint64_t kv_used, kv_available;
@@ -305,6 +305,8 @@ void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret) {
         .tokens_generated = s->generated,
         .tokens_drafted = s->drafted,
         .tokens_accepted = s->accepted,
+        .tokens_reasoning = s->reasoning,
+        .calls = s->calls,
         .queue_s = s->queue_s,
         .prefill_s = s->prefill_s,
         .decode_s = s->decode_s,
@@ -395,6 +397,8 @@ static void slot_end(struct pn_sched *s, struct slot *sl, enum pn_finish finish,
     s->queue_s += usage.queue_ms / 1e3;
     s->prefill_s += usage.prefill_ms / 1e3;
     s->decode_s += usage.decode_ms / 1e3;
+    s->reasoning += usage.reasoning_tokens;
+    s->calls += r->turn ? pn_turn_n_calls(r->turn) : 0;
     if (err && err->code == FO_ECANCELLED) {
         s->cancelled++;
     } else if (err) {

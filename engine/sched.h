@@ -69,7 +69,7 @@ bool pn_sched_wait_idle(struct pn_sched *s, uint32_t timeout_ms);
 /* Ends all that runs or waits with FO_EUNAVAIL and this reason. */
 void pn_sched_cancel_all(struct pn_sched *s, const char *reason);
 
-/* Fills all but loaded_at. Never waits for a step. */
+/* Fills all but loaded_at and what grammars took. Never waits for a step. */
 void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret);
 /* As pn_served_slots. */
 uint32_t pn_sched_slots(struct pn_sched *s, struct pn_slot_status *ret, uint32_t cap);

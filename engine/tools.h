@@ -11,7 +11,7 @@ struct pn_tools;
 
 enum { PN_MAX_TOOLS = 128, PN_TOOL_NAME_BYTES = 64 };
 
-enum pn_tool_choice { PN_TOOL_AUTO, PN_TOOL_REQUIRED /* at least one call, and nothing else */, PN_TOOL_NAMED /* one call of one function */ };
+enum pn_tool_choice { PN_TOOL_AUTO, PN_TOOL_REQUIRED /* at least one call, and nothing else */, PN_TOOL_NAMED /* one call of one function: clients that name one read one */ };
 
 struct pn_tools_opts {
     const char *json; /* [len] a list of {"type": "function", "function": {"name", "description", "parameters", "strict"}}, as the API has it */

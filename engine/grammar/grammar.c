@@ -56,7 +56,8 @@ struct pn_grammars {
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t compiled;
     struct trie *trie; /* NULL before the first grammar */
-    uint64_t clock;
+    uint64_t clock, n_compiled, found;
+    double compile_s;
     struct kept kept[PN_GRAMMARS_KEPT];
 };
 
@@ -268,6 +269,7 @@ int pn_grammars_get(struct pn_grammars *all, enum pn_grammar_kind kind, const ch
     while ((k = find(all, key)) && !k->g) pthread_cond_wait(&all->compiled, &all->lock);
     if (k) {
         k->used = ++all->clock;
+        all->found++;
         *ret = pn_grammar_ref(k->g);
         pthread_mutex_unlock(&all->lock);
         return 0;
@@ -280,17 +282,26 @@ int pn_grammars_get(struct pn_grammars *all, enum pn_grammar_kind kind, const ch
     pthread_mutex_unlock(&all->lock);
     struct pn_grammar *g = NULL;
     if (rc == 0) rc = compile(all->trie, kind, text, len, &g, e);
+    pthread_mutex_lock(&all->lock);
+    if (g) all->n_compiled++, all->compile_s += g->compile_ms / 1e3;
     if (k) {
-        pthread_mutex_lock(&all->lock);
         if (g)
             k->g = pn_grammar_ref(g);
         else
             *k = (struct kept){ 0 };
         pthread_cond_broadcast(&all->compiled);
-        pthread_mutex_unlock(&all->lock);
     }
+    pthread_mutex_unlock(&all->lock);
     if (rc == 0) *ret = g;
     return rc;
+}
+
+void pn_grammars_info(struct pn_grammars *all, struct pn_grammars_info *ret) {
+    pthread_mutex_lock(&all->lock);
+    *ret = (struct pn_grammars_info){ .compiled = all->n_compiled, .found = all->found, .compile_s = all->compile_s, .bytes = all->trie ? all->trie->tokens->bytes : 0 };
+    for (size_t i = 0; i < PN_GRAMMARS_KEPT; i++)
+        if (all->kept[i].g) ret->bytes += all->kept[i].g->program->bytes + atomic_load(&all->kept[i].g->masks_bytes);
+    pthread_mutex_unlock(&all->lock);
 }
 
 /* --- a run ------------------------------------------------------------------------------------- */

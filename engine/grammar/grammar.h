@@ -29,7 +29,7 @@ enum pn_grammar_kind {
 enum {
     PN_GRAMMAR_MAX_TEXT = 1 << 20,
     PN_GRAMMARS_KEPT = 64,             /* compiled grammars that are kept beside those in use, */
-    PN_GRAMMARS_KEPT_BYTES = 256 << 20 /* and what they and their masks may take together */
+    PN_GRAMMARS_KEPT_BYTES = 64 << 20 /* and what they and their masks may take together */
 };
 
 /* t is the model's, or NULL for one that has no tokenizer (then every grammar is refused); it outlives all. The trie over its tokens is made
@@ -43,6 +43,14 @@ void pn_grammars_free(struct pn_grammars *all); /* NULL is allowed. Grammars tha
 int pn_grammars_get(struct pn_grammars *all, enum pn_grammar_kind kind, const char *text, size_t len, struct pn_grammar **ret, struct fo_err *e);
 struct pn_grammar *pn_grammar_ref(struct pn_grammar *g);
 void pn_grammar_put(struct pn_grammar *g); /* NULL is allowed */
+
+/* What all grammars of a model took so far, and what those that are kept take now. Any thread; waits for no compilation. */
+struct pn_grammars_info {
+    uint64_t compiled, found; /* asked for and made, or there already */
+    double compile_s;
+    size_t bytes;             /* programs and masks that are kept, and the trie of the vocabulary */
+};
+void pn_grammars_info(struct pn_grammars *all, struct pn_grammars_info *ret);
 
 /* What was spent on it. Any thread. */
 struct pn_grammar_info {

@@ -109,6 +109,7 @@ def test_a_thought_that_goes_round_in_circles_is_ended_and_the_log_says_so(start
     assert d.chat(stop=["round"], temperature=0, max_tokens=200).json["choices"][0]["message"]["reasoning_content"] == reasoning, "stop texts are looked for in content"
     lines = wait_for(lambda: [line for line in d.log.splitlines() if "thought_ended_by=loop" in line], 5, "the log")
     assert f" reasoning_tokens={usage['completion_tokens_details']['reasoning_tokens']} " in lines[0]
+    assert float(next(line for line in d.get("/metrics").body.decode().splitlines() if line.startswith("pantheon_reasoning_tokens_total{")).rsplit(" ", 1)[1]) > 0
     d.chat(reasoning_budget=3, temperature=0, max_tokens=50)
     wait_for(lambda: "reasoning_tokens=3 thought_ended_by=budget" in d.log, 5, "the log")
 

@@ -162,6 +162,19 @@ def test_two_constraints_are_one_too_many(served):
     assert ask(served, **COLD, response_format={"type": "text"}, grammar='root ::= "a"', regex="", guided_choice=[]) == ("a", "stop")
 
 
+def test_a_grammar_is_compiled_once_and_what_it_takes_is_told(served):
+    def told():
+        lines = [line for line in served.get("/metrics").body.decode().splitlines() if line.startswith("pantheon_grammar")]
+        return {line.split("{")[0] + (" found" if 'outcome="found"' in line else ""): float(line.rsplit(" ", 1)[1]) for line in lines}
+
+    before = told()
+    for _ in range(3):
+        assert ask(served, regex="once and for all [0-9]", max_tokens=40)[1] == "stop"
+    after = told()
+    assert after["pantheon_grammars_total"] == before["pantheon_grammars_total"] + 1 and after["pantheon_grammars_total found"] == before["pantheon_grammars_total found"] + 2
+    assert after["pantheon_grammar_compile_seconds_total"] > before["pantheon_grammar_compile_seconds_total"] and 0 < after["pantheon_grammar_bytes"] <= 70 << 20
+
+
 def test_eight_requests_with_eight_grammars_at_once_and_a_client_that_leaves(served):
     stream = Stream(served, PATHS["chat"], body("chat", {**HOT, "max_tokens": 150, "grammar": 'root ::= [a-z ]{1,100000}', "ignore_eos": True, "stream": True}))
     next(e for e in stream.events())
