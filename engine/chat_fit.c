@@ -39,16 +39,27 @@ static int replace_field(struct fo_region *r, struct pn_value *dict, const char 
     return pn_dict_with(r, *dict, name, v, dict, e);
 }
 
-/* One call: {"function": {"arguments": ...}} or {"arguments": ...}. Text that is no JSON object stays text. */
-static int parse_arguments(struct fo_region *r, struct pn_value *call, struct fo_err *e) {
+/* Clients send blank text for the arguments of a function that has none. */
+static bool is_blank_text(const struct pn_str *s) {
+    size_t i = 0;
+    while (i < s->len && (s->s[i] == ' ' || s->s[i] == '\n' || s->s[i] == '\t' || s->s[i] == '\r')) i++;
+    return i == s->len;
+}
+
+/* One call: {"function": {"arguments": ...}} or {"arguments": ...}. What is text becomes what the template needs; text that is no JSON object stays. */
+static int fit_arguments(const struct pn_chat *c, struct fo_region *r, struct pn_value *call, struct fo_err *e) {
+    static const char none[] = "{}";
     const struct pn_value *function = field(*call, "function");
-    struct pn_value holder = function && function->kind == PN_V_DICT ? *function : *call, *json;
+    struct pn_value holder = function && function->kind == PN_V_DICT ? *function : *call, text, *json;
     const struct pn_value *arguments = field(holder, "arguments");
     if (!arguments || arguments->kind != PN_V_STR) return 0;
+    text = *arguments;
+    bool blank = is_blank_text(text.s);
+    if (blank && !pn_str_view(r, none, sizeof none - 1, PN_BY_USER, &text)) return pn_region_full(r, e);
     struct fo_err unused = { 0 };
-    if (pn_value_from_json(r, arguments->s->s, arguments->s->len, &json, &unused)) return 0;
-    if (json->kind != PN_V_DICT) return 0;
-    if (replace_field(r, &holder, "arguments", *json, e)) return e->code;
+    if (c->objects && pn_value_from_json(r, text.s->s, text.s->len, &json, &unused) == 0 && json->kind == PN_V_DICT) text = *json;
+    else if (!blank) return 0;
+    if (replace_field(r, &holder, "arguments", text, e)) return e->code;
     if (!function || function->kind != PN_V_DICT) {
         *call = holder;
         return 0;
@@ -71,11 +82,11 @@ static int fit_message(const struct pn_chat *c, struct fo_region *r, struct pn_v
         if (!pn_str_view(r, "", 0, PN_BY_USER, &empty)) return fo_fail(e, FO_ENOMEM, "no memory for a message");
         if (replace_field(r, message, "content", empty, e)) return e->code;
     }
-    if (!c->objects || !calls || calls->kind != PN_V_LIST) return 0;
+    if (!calls || calls->kind != PN_V_LIST) return 0;
     struct pn_value list;
     if (pn_list_new(r, calls->list->n ? calls->list->v : NULL, calls->list->n, PN_SEQ_LIST, &list, e)) return e->code;
     for (size_t i = 0; i < list.list->n; i++)
-        if (parse_arguments(r, &list.list->v[i], e)) return e->code;
+        if (fit_arguments(c, r, &list.list->v[i], e)) return e->code;
     list.mark = PN_BY_USER;
     return pn_list_seal(list, e) ? (int)e->code : replace_field(r, message, "tool_calls", list, e);
 }

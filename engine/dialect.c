@@ -321,9 +321,8 @@ static int find_reasoning(struct pn_dialect *d, const struct pn_chat *c, struct 
         struct pn_render r;
         bool had = i < N_HAD;
         if (render(d, c, had ? had_thoughts[i] : asked, had, had ? NULL : prompts[i - N_HAD], !had, &r, e)) return e->code;
-        if (!r.len) continue;
-        squeeze(&r);
-        for (size_t k = 0; !d->reasoning && (row = pn_reasoning_row(k)); k++)
+        if (r.len) squeeze(&r);
+        for (size_t k = 0; r.len && !d->reasoning && (row = pn_reasoning_row(k)); k++)
             if (had ? shows_thought(row, &r) : speaks_of_thoughts(row, &r)) d->reasoning = row;
         pn_render_done(&r);
     }

@@ -123,6 +123,21 @@ static void arguments_as_text_become_objects_where_the_template_needs_them(void 
     pn_chat_free(c);
 }
 
+static void blank_arguments_are_an_object_without_members(void **state) {
+    (void)state;
+    static const char *const bodies[] = { "{% for k, v in c.function.arguments.items() %}{{ k }}={{ v }}{% endfor %}{{ '{}' }}", /* text would fail */
+                                          "{{ c.function.arguments|tojson }}", "{{ c.function.arguments + '' }}",
+                                          "{{ c.function.arguments if c.function.arguments is string else c.function.arguments|tojson }}" };
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) {
+        char text[512];
+        snprintf(text, sizeof text, "{%% for m in messages %%}{%% for c in m.tool_calls or [] %%}%s{%% endfor %%}{%% endfor %%}", bodies[i]);
+        struct pn_chat *c = open_text(text);
+        expect(c, (struct pn_chat_input){ .messages_json = CALL("\"\"") }, "{}");
+        expect(c, (struct pn_chat_input){ .messages_json = CALL("\" \\n\"") }, "{}");
+        pn_chat_free(c);
+    }
+}
+
 static void a_null_content_is_empty_where_the_template_cannot_take_it(void **state) {
     (void)state;
     static const struct {
@@ -451,6 +466,7 @@ int main(void) {
         cmocka_unit_test(parts_reach_a_template_that_handles_lists),
         cmocka_unit_test(a_null_content_is_empty_where_the_template_cannot_take_it),
         cmocka_unit_test(arguments_as_text_become_objects_where_the_template_needs_them),
+        cmocka_unit_test(blank_arguments_are_an_object_without_members),
         cmocka_unit_test(a_template_that_knows_no_functions_is_told_of_them_in_words),
         cmocka_unit_test(a_template_that_goes_through_tools_unasked_gets_an_empty_list),
         cmocka_unit_test(ids_of_calls_are_short_where_the_template_takes_no_others),
