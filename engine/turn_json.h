@@ -3,7 +3,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { PN_JSON_DEPTH = 512 }; /* what is nested deeper is refused */
+enum { PN_JSON_DEPTH = 4096 }; /* what is nested deeper is refused; what a grammar follows (PN_PDA_MAX_FRAMES of grammar/pda.h) never is */
 
 struct pn_json_scan {
     uint8_t state, literal, at, key, surrogate;

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #include "engine/chat.h"
+#include "engine/grammar/pda.h"
 #include "engine/jinja.h"
 #include "engine/tools.h"
 #include "engine/turn.h"
@@ -612,6 +613,34 @@ static void content_is_told_from_what_may_become_a_call(void **state) {
     pn_tools_put(tools);
 }
 
+/* Else a call that a grammar holds would break where the grammar goes on. */
+static void arguments_are_read_as_deep_as_a_grammar_follows_them(void **state) {
+    (void)state;
+    enum { DEPTH = PN_PDA_MAX_FRAMES - 1 }; /* within the object */
+    struct pn_tools *tools = make_tools(false);
+    struct test_dialect d;
+    struct fo_buf arguments, text, want, got;
+    test_dialect_open(&d, test_call_row("hermes"), NULL, false);
+    const struct pn_turn_opts o = { .dialect = d.d, .tools = tools };
+    fo_buf_init(&arguments, 1 << 20);
+    fo_buf_init(&text, 1 << 20);
+    fo_buf_init(&want, 1 << 20);
+    fo_buf_puts(&arguments, "{\"any\": ");
+    for (int i = 0; i < DEPTH; i++) fo_buf_putc(&arguments, '[');
+    for (int i = 0; i < DEPTH; i++) fo_buf_putc(&arguments, ']');
+    fo_buf_putc(&arguments, '}');
+    fo_buf_printf(&text, "<tool_call>\n{\"name\": \"f\", \"arguments\": %s}\n</tool_call>", fo_buf_str(&arguments));
+    fo_buf_printf(&want, "F(f) A(%s)", fo_buf_str(&arguments));
+    read_in(&o, &text, 0, text.len, false, &got);
+    assert_string_equal(fo_buf_str(&got), fo_buf_str(&want));
+    fo_buf_done(&arguments);
+    fo_buf_done(&text);
+    fo_buf_done(&want);
+    fo_buf_done(&got);
+    test_dialect_close(&d);
+    pn_tools_put(tools);
+}
+
 /* Heads, blanks and values that never end are let go, and memory is bounded. */
 static void what_is_held_back_is_bounded(void **state) {
     (void)state;
@@ -705,6 +734,7 @@ int main(void) {
         cmocka_unit_test(a_call_is_asked_for_once_with_what_came_of_its_arguments),
         cmocka_unit_test(blanks_behind_a_thought_stay_where_a_grammar_wants_them),
         cmocka_unit_test(content_is_told_from_what_may_become_a_call),
+        cmocka_unit_test(arguments_are_read_as_deep_as_a_grammar_follows_them),
         cmocka_unit_test(what_is_held_back_is_bounded),
         cmocka_unit_test(no_memory_is_told_by_the_parts),
     };
