@@ -49,6 +49,7 @@ static int make_vars(const struct pn_chat *c, const struct pn_chat_input *in, st
     if (in->tools_json) {
         if (pn_value_from_json(r, in->tools_json, strlen(in->tools_json), &json, e)) return fo_wrap(e, "tools");
         tools = *json;
+        if (!in->as_is && pn_chat_fit_tools(c, r, &tools, e)) return e->code;
     } else if (!in->as_is && c->wants_tools && pn_list_new(r, NULL, 0, PN_SEQ_LIST, &tools, e)) {
         return e->code;
     }
@@ -203,6 +204,30 @@ static bool fails_without_tools(struct pn_chat *c) {
     return yes;
 }
 
+/* Descriptions and parameters may be left out of a function; some templates go through them unasked. */
+static bool fails_without_parts(struct pn_chat *c) {
+    static const char before[] = "[{\"role\":\"user\",\"content\":", after[] = "}]";
+    struct pn_render bare = { 0 }, whole = { 0 };
+    bool yes = !try_tools(c, before, "\"q\"", after, "[{\"type\":\"function\",\"function\":{\"name\":\"f\"}}]", &bare) &&
+               try_tools(c, before, "\"q\"", after, "[{\"type\":\"function\",\"function\":{\"name\":\"f\",\"description\":\"\",\"parameters\":{\"type\":\"object\",\"properties\":{}}}}]", &whole);
+    pn_render_done(&bare);
+    pn_render_done(&whole);
+    return yes;
+}
+
+/* Llama's templates refuse a message with several calls. */
+static bool refuses_two_calls(struct pn_chat *c) {
+#define ONE_CALL "{\"id\":\"call00001\",\"type\":\"function\",\"function\":{\"name\":\"f\",\"arguments\":{}}}"
+    static const char before[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[";
+    static const char after[] = "]},{\"role\":\"tool\",\"tool_call_id\":\"call00001\",\"name\":\"f\",\"content\":\"r\"}]";
+    struct pn_render one = { 0 }, two = { 0 };
+    bool yes = !try(c, before, ONE_CALL "," ONE_CALL, after, &two) && try(c, before, ONE_CALL, after, &one);
+#undef ONE_CALL
+    pn_render_done(&one);
+    pn_render_done(&two);
+    return yes;
+}
+
 /* Mistral's templates take ids of calls of nine letters and digits, and no others. */
 static bool needs_short_ids(struct pn_chat *c) {
     static const char before[] = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[{\"type\":\"function\",\"function\":"
@@ -243,6 +268,8 @@ static int chat_new(const char *text, size_t len, enum pn_chat_source source, co
         c->no_nulls = refuses_nulls(c);
         c->no_system = refuses_system(c);
         c->short_ids = needs_short_ids(c);
+        c->whole_tools = fails_without_parts(c);
+        c->one_call = refuses_two_calls(c);
     }
     if (pn_dialect_new(c, tok, &c->dialect, e)) {
         pn_chat_free(c);

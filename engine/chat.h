@@ -42,7 +42,8 @@ struct pn_chat_input {
 };
 
 /* Renders. Before that, unless as_is: content that is a list of parts of type text is joined into one string unless the template
- * handles lists; arguments of tool calls given as JSON text become objects, and ids of calls short ones, where the template needs them so; and
+ * handles lists; arguments of tool calls given as JSON text become objects, and ids of calls short ones, a message with several calls becomes several, and functions get the parts that they lack, where the
+ * template needs them so; and
  * for one that knows no functions, tools_json is described in the system message and calls and results are told as text (all found once, at
  * open, by trying). `tools` is None when absent, or an empty list where the template fails on None.
  * Errors as pn_jinja_render. */

@@ -58,7 +58,8 @@ static int fit_arguments(const struct pn_chat *c, struct fo_region *r, struct pn
     if (blank && !pn_str_view(r, none, sizeof none - 1, PN_BY_USER, &text)) return pn_region_full(r, e);
     struct fo_err unused = { 0 };
     if (c->objects && pn_value_from_json(r, text.s->s, text.s->len, &json, &unused) == 0 && json->kind == PN_V_DICT) text = *json;
-    else if (!blank) return 0;
+    else if (!blank && !c->objects) return 0;
+    else if (!blank && pn_dict_with(r, pn_none(), "arguments", *arguments, &text, e)) return e->code; /* cut by max_tokens, say: nothing of it is lost */
     if (replace_field(r, &holder, "arguments", text, e)) return e->code;
     if (!function || function->kind != PN_V_DICT) {
         *call = holder;
@@ -89,6 +90,91 @@ static int fit_message(const struct pn_chat *c, struct fo_region *r, struct pn_v
         if (fit_arguments(c, r, &list.list->v[i], e)) return e->code;
     list.mark = PN_BY_USER;
     return pn_list_seal(list, e) ? (int)e->code : replace_field(r, message, "tool_calls", list, e);
+}
+
+static bool is_tool(struct pn_value message) {
+    const struct pn_value *role = field(message, "role");
+    return role && pn_str_is(*role, roles[PN_PROBE_TOOL], strlen(roles[PN_PROBE_TOOL]));
+}
+
+/* --- several calls, for a template that takes one a message --------------------------------------------------------------------- */
+
+/* The call that a result [of n] is of; n = none. */
+static size_t call_of(struct pn_value result, const struct pn_list *calls) {
+    const struct pn_value *of = field(result, "tool_call_id");
+    for (size_t k = 0; k < calls->n && of; k++) {
+        const struct pn_value *id = field(calls->v[k], "id");
+        if (id && pn_value_eq(*id, *of)) return k;
+    }
+    return calls->n;
+}
+
+/* A message [from] with its call k alone. */
+static int with_one_call(struct fo_region *r, struct pn_value from, size_t k, struct pn_value *ret, struct fo_err *e) {
+    static const char *const once[] = { "content", "reasoning_content" };
+    struct pn_value list;
+    if (pn_list_new(r, &field(from, "tool_calls")->list->v[k], 1, PN_SEQ_LIST, &list, e)) return e->code;
+    list.mark = PN_BY_USER;
+    *ret = from;
+    if (replace_field(r, ret, "tool_calls", list, e)) return e->code;
+    for (size_t i = 0; k > 0 && i < sizeof once / sizeof *once; i++)
+        if (field(from, once[i]) && replace_field(r, ret, once[i], pn_none(), e)) return e->code;
+    return 0;
+}
+
+/* Each call gets a message of its own, its results behind it; results that are of none come last. */
+static int split_calls(struct fo_region *r, const struct pn_value *v, size_t n, struct pn_value *ret, size_t *ret_n, struct fo_err *e) {
+    enum { MOST_PAIRS = 1 << 20 }; /* what is more is no conversation, and stays as it is */
+    size_t most = n, to = 0;
+    for (size_t i = 0; i < n; i++) {
+        const struct pn_value *calls = field(v[i], "tool_calls");
+        if (calls && calls->kind == PN_V_LIST) most += calls->list->n;
+    }
+    if (pn_list_new(r, NULL, most + 1, PN_SEQ_LIST, ret, e)) return e->code;
+    struct pn_value *out = ret->list->v;
+    for (size_t i = 0; i < n;) {
+        const struct pn_value *calls = field(v[i], "tool_calls"), *results = v + i + 1;
+        size_t n_calls = calls && calls->kind == PN_V_LIST ? calls->list->n : 0, n_results = 0;
+        while (n_calls > 1 && i + 1 + n_results < n && is_tool(results[n_results])) n_results++;
+        if (n_calls < 2 || n_calls * (n_results + 1) > MOST_PAIRS) {
+            out[to++] = v[i++];
+            continue;
+        }
+        for (size_t k = 0; k < n_calls; k++) {
+            if (with_one_call(r, v[i], k, &out[to++], e)) return e->code;
+            for (size_t j = 0; j < n_results; j++)
+                if (call_of(results[j], calls->list) == k) out[to++] = results[j];
+        }
+        for (size_t j = 0; j < n_results; j++)
+            if (call_of(results[j], calls->list) == n_calls) out[to++] = results[j];
+        i += 1 + n_results;
+    }
+    *ret_n = to;
+    return 0;
+}
+
+/* --- functions that lack parts ------------------------------------------------------------------------------------------------ */
+
+int pn_chat_fit_tools(const struct pn_chat *c, struct fo_region *r, struct pn_value *tools, struct fo_err *e) {
+    static const char no_parameters[] = "{\"type\":\"object\",\"properties\":{}}";
+    struct pn_value list, empty, *parameters;
+    if (!c->whole_tools || tools->kind != PN_V_LIST || tools->list->n == 0) return 0;
+    if (pn_list_new(r, tools->list->v, tools->list->n, PN_SEQ_LIST, &list, e)) return e->code;
+    if (!pn_str_view(r, "", 0, PN_BY_USER, &empty)) return pn_region_full(r, e);
+    if (pn_value_from_json(r, no_parameters, sizeof no_parameters - 1, &parameters, e)) return e->code;
+    for (size_t i = 0; i < list.list->n; i++) {
+        const struct pn_value *function = field(list.list->v[i], "function");
+        if (!function || function->kind != PN_V_DICT) continue;
+        struct pn_value whole = *function;
+        const struct pn_value *about = field(whole, "description"), *takes = field(whole, "parameters");
+        if ((!about || about->kind == PN_V_NULL) && replace_field(r, &whole, "description", empty, e)) return e->code;
+        if ((!takes || takes->kind == PN_V_NULL) && replace_field(r, &whole, "parameters", *parameters, e)) return e->code;
+        if (replace_field(r, &list.list->v[i], "function", whole, e)) return e->code;
+    }
+    list.mark = PN_BY_USER;
+    if (pn_list_seal(list, e)) return e->code;
+    *tools = list;
+    return 0;
 }
 
 /* --- ids of calls ------------------------------------------------------------------------------------------------------------ */
@@ -180,11 +266,6 @@ static int tell_calls(const struct pn_chat *c, struct fo_region *r, struct pn_va
     return replace_field(r, message, "tool_calls", pn_none(), e);
 }
 
-static bool is_tool(struct pn_value message) {
-    const struct pn_value *role = field(message, "role");
-    return role && pn_str_is(*role, roles[PN_PROBE_TOOL], strlen(roles[PN_PROBE_TOOL]));
-}
-
 /* Results that follow one another [n] become one message of a user. */
 static int tell_results(struct fo_region *r, const struct pn_value *results, size_t n, struct pn_value *ret, struct fo_err *e) {
     struct pn_out t;
@@ -268,6 +349,7 @@ int pn_chat_fit(const struct pn_chat *c, const struct pn_chat_input *in, struct 
     if (pn_list_new(r, NULL, n + 1, PN_SEQ_LIST, &list, e)) return e->code;
     if (n > 0) memcpy(list.list->v, messages->list->v, n * sizeof *list.list->v);
     if (pn_dialect_is_ours(c->dialect) && tell_functions(c, in, r, list, &n, e)) return e->code;
+    if (c->one_call && split_calls(r, list.list->v, n, &list, &n, e)) return e->code;
     list.list->n = n;
     for (size_t i = 0; i < n; i++)
         if (fit_message(c, r, &list.list->v[i], e) || (c->short_ids && shorten_ids(r, &list.list->v[i], e))) return e->code;

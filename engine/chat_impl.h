@@ -21,6 +21,8 @@ struct pn_chat {
     bool no_system;         /* it takes no system message */
     bool endless;           /* a probe passed its limits: none was made after it */
     bool wants_tools;       /* it fails where `tools` is None, and not where it is an empty list */
+    bool whole_tools;       /* it fails where a function has no description or no parameters */
+    bool one_call;          /* it fails where a message has more than one call */
     bool short_ids;         /* it takes only ids of calls of nine letters and digits */
     struct pn_dialect *dialect;
 };
@@ -28,3 +30,5 @@ struct pn_chat {
 /* Makes the conversation *messages, a list of messages as the API has them, one that the template understands: see chat.h. What is new lies in
  * r. Errors of values, and FO_EINVAL for what is no list. */
 int pn_chat_fit(const struct pn_chat *c, const struct pn_chat_input *in, struct fo_region *r, struct pn_value *messages, struct fo_err *e);
+/* The same for *tools, a list of functions. */
+int pn_chat_fit_tools(const struct pn_chat *c, struct fo_region *r, struct pn_value *tools, struct fo_err *e);

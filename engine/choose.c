@@ -41,7 +41,8 @@ bool pn_request_begin_call(void *ctx, int function, const char *rest, size_t n) 
     bool fits = true;
     if (r->grammar || !r->calls) return true;
     if (begin_call(r, function, rest, n, &fits, &r->hook_err)) return false;
-    return fits;
+    /* Arguments as a text, or in front of the name, are in no grammar; they are read all the same, where nothing has to be held. */
+    return fits || !pn_tools_is_strict(r->tools, function);
 }
 
 /* --- thoughts ---------------------------------------------------------------------------------- */

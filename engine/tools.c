@@ -135,6 +135,10 @@ int pn_tools_find(const struct pn_tools *t, const char *name, size_t len) {
     return -1;
 }
 
+bool pn_tools_is_strict(const struct pn_tools *t, int i) {
+    return t->list[i].strict;
+}
+
 bool pn_tools_one_call(const struct pn_tools *t) {
     return t->one_call;
 }

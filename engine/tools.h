@@ -32,6 +32,7 @@ int pn_tools_n(const struct pn_tools *t);
 const char *pn_tools_name(const struct pn_tools *t, int i);
 /* The function of that name that may be called (with PN_TOOL_NAMED that one alone), -1 = none. */
 int pn_tools_find(const struct pn_tools *t, const char *name, size_t len);
+bool pn_tools_is_strict(const struct pn_tools *t, int i);
 bool pn_tools_one_call(const struct pn_tools *t);
 enum pn_tool_choice pn_tools_choice(const struct pn_tools *t);
 /* Whether a parameter of function i is to be text for certain (its schema is of type string, or an enumeration of texts): in dialects whose

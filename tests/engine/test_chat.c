@@ -116,8 +116,8 @@ static void arguments_as_text_become_objects_where_the_template_needs_them(void 
     }
     struct pn_chat *c =
         open_text("{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.arguments|tojson }}{% endfor %}{% endfor %}");
-    expect(c, (struct pn_chat_input){ .messages_json = CALL("\"no json\"") }, "\"no json\"");
-    expect(c, (struct pn_chat_input){ .messages_json = CALL("\"[1]\"") }, "\"[1]\"");
+    expect(c, (struct pn_chat_input){ .messages_json = CALL("\"no json\"") }, "{\"arguments\": \"no json\"}");
+    expect(c, (struct pn_chat_input){ .messages_json = CALL("\"[1]\"") }, "{\"arguments\": \"[1]\"}");
     expect(c, (struct pn_chat_input){ .messages_json = CALL("{\"k\":[true]}") }, "{\"k\": [true]}");
     expect(c, (struct pn_chat_input){ .messages_json = CALL("\"{\\\"a\\\":1}\""), .as_is = true }, "\"{\\\"a\\\":1}\"");
     pn_chat_free(c);
@@ -193,6 +193,35 @@ static void a_template_that_goes_through_tools_unasked_gets_an_empty_list(void *
     expect(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"user\",\"content\":\"q\"}]", .tools_json = TOOLS }, "<f>[user:q]");
     expect(c, (struct pn_chat_input){ .messages_json = PARTS }, "[user:abcd]"); /* and the other probes see what they look for */
     expect_error(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"user\",\"content\":\"q\"}]", .as_is = true }, FO_EFORMAT, "not iterable");
+    pn_chat_free(c);
+}
+
+#define CALL_OF(id, name) "{\"id\":\"" id "\",\"type\":\"function\",\"function\":{\"name\":\"" name "\",\"arguments\":\"{}\"}}"
+#define RESULT_OF(id, text) "{\"role\":\"tool\",\"tool_call_id\":\"" id "\",\"content\":\"" text "\"}"
+
+static void calls_are_told_one_by_one_where_the_template_takes_no_two(void **state) {
+    (void)state;
+    static const char text[] = "{% if tools %}{{ tools }}{% endif %}{% for m in messages %}{% if m.tool_calls %}{% if m.tool_calls|length != 1 %}{{ raise_exception('one!') }}{% endif %}"
+                               "({{ m.content or '' }}{{ m.tool_calls[0].function.name }}){% else %}[{{ m.role }}:{{ m.content }}]{% endif %}{% endfor %}";
+    struct pn_chat *c = open_text(text);
+    expect(c,
+           (struct pn_chat_input){ .messages_json = "[{\"role\":\"user\",\"content\":\"q\"},{\"role\":\"assistant\",\"content\":\"I look. \",\"tool_calls\":[" CALL_OF("1", "f") "," CALL_OF("2", "g") ","
+                                                    CALL_OF("3", "h") "]}," RESULT_OF("3", "three") "," RESULT_OF("1", "one") "," RESULT_OF("9", "nobody's") "," RESULT_OF("2", "two") ",{\"role\":\"user\",\"content\":\"r\"}]" },
+           "[user:q](I look. f)[tool:one](g)[tool:two](h)[tool:three][tool:nobody's][user:r]");
+    expect(c, (struct pn_chat_input){ .messages_json = "[{\"role\":\"assistant\",\"content\":\"\",\"tool_calls\":[" CALL_OF("1", "f") "," CALL_OF("1", "g") "]}," RESULT_OF("1", "one") "]" },
+           "(f)[tool:one](g)");
+    pn_chat_free(c);
+}
+
+static void functions_get_the_parts_that_a_template_goes_through_unasked(void **state) {
+    (void)state;
+    struct pn_chat *c = open_text("{% for t in tools or [] %}{{ t.function.name }}:{{ t.function.description + '' }}:{% for k, v in t.function.parameters.properties.items() %}{{ k }}{% endfor %};{% endfor %}"
+                                  "{% for m in messages %}[{{ m.role }}:{{ m.content }}]{% endfor %}");
+    expect(c,
+           (struct pn_chat_input){ .messages_json = "[{\"role\":\"user\",\"content\":\"q\"}]",
+                                   .tools_json = "[{\"function\":{\"name\":\"f\"}},{\"function\":{\"name\":\"g\",\"description\":null,\"parameters\":null}},"
+                                                 "{\"function\":{\"name\":\"h\",\"description\":\"d\",\"parameters\":{\"properties\":{\"a\":{}}}}}]" },
+           "f::;g::;h:d:a;[user:q]");
     pn_chat_free(c);
 }
 
@@ -469,6 +498,8 @@ int main(void) {
         cmocka_unit_test(blank_arguments_are_an_object_without_members),
         cmocka_unit_test(a_template_that_knows_no_functions_is_told_of_them_in_words),
         cmocka_unit_test(a_template_that_goes_through_tools_unasked_gets_an_empty_list),
+        cmocka_unit_test(calls_are_told_one_by_one_where_the_template_takes_no_two),
+        cmocka_unit_test(functions_get_the_parts_that_a_template_goes_through_unasked),
         cmocka_unit_test(ids_of_calls_are_short_where_the_template_takes_no_others),
         cmocka_unit_test(a_template_sees_the_usual_variables),
         cmocka_unit_test(bos_is_the_templates_and_extra_variables_are_a_users),
