@@ -95,9 +95,13 @@ static int take(struct pn_request *r, const struct fo_tok *tok, int32_t id, bool
     if (thought && !forced && !end && in_thought(r)) follow_thought(r, id);
     if (thought && !forced && !in_thought(r) && thought_ended(r, e)) return e->code;
     /* A call that has begun with this token has fed it to its grammar. A thought that has is none of the grammar's. */
-    if (!end && held && r->grammar == before && !in_thought(r) && pn_grammar_run_accept(r->grammar, id, &end, e)) return e->code;
+    bool cut = false;
+    if (!end && held && r->grammar == before && !in_thought(r) && pn_grammar_run_accept(r->grammar, id, &end, e)) {
+        cut = e->code == FO_ELIMIT && r->turn && pn_turn_n_calls(r->turn) > 0; /* deeper than is followed: as long as a call can be */
+        if (!cut) return e->code;
+    }
     if (r->turn && pn_turn_is_over(r->turn)) end = true;
-    bool last = end || stopped || r->n_out == r->max_tokens;
+    bool last = end || stopped || cut || r->n_out == r->max_tokens;
     if (last && !stopped && pn_request_put_rest(r, e)) return e->code;
     pn_request_flush(r);
     enum pn_finish whole = !stopped && r->turn && pn_turn_n_calls(r->turn) > 0 ? PN_FINISH_CALLS : PN_FINISH_STOP;

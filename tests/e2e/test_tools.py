@@ -1,6 +1,7 @@
 """Calls and thoughts in every form that the engine reads: a scripted model speaks each, token by token; a whole answer, what openai's client puts
 together of a stream, and both kinds of Response say the same."""
 import json
+import subprocess
 
 import openai
 import pytest
@@ -8,7 +9,7 @@ from openai.types.chat import ChatCompletion
 from openai.types.responses import Response
 
 import schema
-from conftest import SLOW, Daemon, Stream, description, manifest
+from conftest import BUILD, ROOT, SLOW, Daemon, Stream, description, manifest
 from dialects import DIALECTS, FLAT, PARIS, PING, TIMES, TOOLS, cases, write
 from test_responses import Events
 
@@ -251,3 +252,18 @@ def test_log_probabilities_are_of_content_alone(speakers):
 
 def test_the_dialect_is_told_where_people_look(speakers):
     assert 'event=dialect model="hermes" tools=hermes reasoning="<think>"' in speakers.log or "event=dialect model=hermes tools=hermes reasoning=" in speakers.log, speakers.log[-3000:]
+
+
+def test_arguments_without_a_bottom_are_cut_and_never_an_error_in_the_stream(start, tmp_path):
+    text, template, path = tmp_path / "t.txt", tmp_path / "t.jinja", tmp_path / "m.gguf"
+    text.write_text('<tool_call>\n{"name": "deep", "arguments": {"a": ' + "[" * 6000)
+    template.write_text(DIALECTS[0].template())
+    subprocess.run([str(BUILD / "tests/gen/script"), str(path), "--weights", "1MiB", "--ctx", "8192", "--template", str(template), "--text-file", str(text)], check=True, cwd=ROOT)
+    d = start(manifest(("m", path, "ctx_cap: 8192")))
+    fields = {"model": "m", "messages": [{"role": "user", "content": "a"}], "tools": [{"type": "function", "function": {"name": "deep"}}], "temperature": 0, "max_tokens": 7000}
+    (c,) = d.post("/v1/chat/completions", fields).json["choices"]
+    (call,) = c["message"]["tool_calls"]
+    assert c["finish_reason"] == "length" and 4000 < call["function"]["arguments"].count("[") < 4200
+    chunks = Stream(d, "/v1/chat/completions", {**fields, "stream": True}).chunks()
+    assert chunks[-1]["choices"][0]["finish_reason"] == "length"
+    assert "".join(t["function"].get("arguments", "") for x in chunks for t in x["choices"][0]["delta"].get("tool_calls", [])) == call["function"]["arguments"]
