@@ -7,6 +7,8 @@
 #include "engine/loop.h"
 #include "engine/request_worker.h"
 
+enum { MAX_HEAD_BYTES = 4 << 20 /* more than a turn holds of one (turn.c), with the rest of a token's text */ };
+
 /* Why no token could be chosen of logits that the sampler has seen: what a request or its grammar bans is minus infinity there. */
 static int fail_unusable(const struct pn_request *r, const float *logits, uint32_t n_vocab, struct fo_err *e) {
     uint32_t n = 0;
@@ -25,7 +27,7 @@ static int begin_call(struct pn_request *r, int function, const char *rest, size
     struct pn_grammar_run *run = NULL;
     struct fo_buf head;
     if (pn_grammar_run_new(r->calls, &run, e)) return e->code;
-    fo_buf_init(&head, 1 << 16);
+    fo_buf_init(&head, MAX_HEAD_BYTES);
     pn_tools_head(r->tools, r->dialect, function, &head);
     fo_buf_append(&head, rest, n);
     fo_buf_append(&head, (const char *)r->detok.held, r->detok.n_held); /* of a character that the token only begins */

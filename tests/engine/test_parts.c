@@ -13,8 +13,10 @@
 #include "engine/chat.h"
 #include "engine/dialect.h"
 #include "engine/engine.h"
+#include "engine/request_worker.h"
 #include "engine/text.h"
 #include "engine/tools.h"
+#include "engine/wake.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "tests/support/odd.h"
@@ -248,6 +250,33 @@ static void a_call_is_held_to_its_grammar_from_its_head_on(void **state) {
     expect((struct wish){ .number = 9, .tools = functions }, PN_FINISH_CALLS, "", "", ";look{\"on\": true, \"at\": \"x\"}");
 }
 
+/* What a turn holds of a head may be long: arguments that stand in front of the name. */
+static void a_long_head_is_a_call_or_content_and_never_a_failure(void **state) {
+    (void)state;
+    enum { N = 100000 };
+    const struct wish w = { .tools = functions };
+    const int32_t prompt = 5;
+    struct pn_request_opts o = { .tokens = &prompt, .n_tokens = 1, .sampling = pn_sampling_default, .want_text = true, .parts = true, .reasoning_budget = -1 };
+    struct pn_request *r = NULL;
+    struct pn_wake *wake = pn_wake_new();
+    struct fo_err e = { 0 };
+    char *rest = malloc(N);
+    assert_non_null(rest);
+    memset(rest, 'x', N);
+    memcpy(rest, "{\"at\": \"", 8);
+    memcpy(rest + N - 18, "\"}, \"name\": \"look\"", 18);
+    put_tools(&w, &o);
+    const struct pn_model *m = pn_served_model(served);
+    if (pn_request_new(&o, 10, (int32_t)pn_model_info(m)->n_vocab, pn_chat_dialect(pn_model_chat(m)), wake, &r, &e)) fail_msg("%s", e.msg);
+    assert_true(pn_request_begin_call(r, 0, rest, N)); /* not strict: it stands, held to nothing */
+    assert_int_equal(r->hook_err.code, 0);
+    pn_request_discard(r);
+    pn_grammar_put(o.calls);
+    pn_tools_put(o.tools);
+    pn_wake_unref(wake);
+    free(rest);
+}
+
 static void what_is_no_call_of_a_function_that_was_offered_is_content(void **state) {
     (void)state;
     expect((struct wish){ .number = 6, .tools = functions }, PN_FINISH_STOP, "", says[6], "");
@@ -272,6 +301,7 @@ int main(void) {
         cmocka_unit_test(a_grammar_waits_for_the_thought_and_never_lets_the_answer_end_before),
         cmocka_unit_test(calls_come_apart_and_one_ends_the_answer_where_one_was_asked_for),
         cmocka_unit_test(a_call_is_held_to_its_grammar_from_its_head_on),
+        cmocka_unit_test(a_long_head_is_a_call_or_content_and_never_a_failure),
         cmocka_unit_test(what_is_no_call_of_a_function_that_was_offered_is_content),
         cmocka_unit_test(a_call_that_is_demanded_comes),
     };
