@@ -1,6 +1,7 @@
 /* A conversation as the API has it becomes one that the template understands: see chat.h. What a template understands was found out when it was
  * opened. One that knows no functions at all still gets them: they are described in the system message, calls stand as text in an assistant's
  * content, in the form that is asked for there, and results in a user's. */
+#include "engine/blank.h"
 #include "engine/chat_impl.h"
 #include "engine/dialect.h"
 #include "foundry/base/buf.h"
@@ -42,11 +43,12 @@ static int replace_field(struct fo_region *r, struct pn_value *dict, const char 
 /* Clients send blank text for the arguments of a function that has none. */
 static bool is_blank_text(const struct pn_str *s) {
     size_t i = 0;
-    while (i < s->len && (s->s[i] == ' ' || s->s[i] == '\n' || s->s[i] == '\t' || s->s[i] == '\r')) i++;
+    while (i < s->len && pn_is_blank((unsigned char)s->s[i])) i++;
     return i == s->len;
 }
 
-/* One call: {"function": {"arguments": ...}} or {"arguments": ...}. What is text becomes what the template needs; text that is no JSON object stays. */
+/* One call: {"function": {"arguments": ...}} or {"arguments": ...}. What is text becomes what the template needs; text that is no JSON
+ * object becomes the one member of an object. */
 static int fit_arguments(const struct pn_chat *c, struct fo_region *r, struct pn_value *call, struct fo_err *e) {
     static const char none[] = "{}";
     const struct pn_value *function = field(*call, "function");

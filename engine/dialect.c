@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/blank.h"
 #include "engine/chat.h"
 #include "engine/jinja.h"
 #include "foundry/base/err.h"
@@ -73,10 +74,6 @@ static const char *row_text(const struct pn_call_format *f, int which) {
 
 /* --- texts without their blanks ----------------------------------------------------------------------------------------------- */
 
-static bool is_blank(char c) {
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 struct run {
     const char *at, *end;
 };
@@ -84,7 +81,7 @@ struct run {
 static void squeeze(struct pn_render *r) {
     size_t n = 0;
     for (size_t i = 0; i < r->len; i++)
-        if (!is_blank(r->text[i])) r->text[n++] = r->text[i];
+        if (!pn_is_blank((unsigned char)r->text[i])) r->text[n++] = r->text[i];
     r->text[r->len = n] = 0;
 }
 
@@ -92,7 +89,7 @@ static void squeeze(struct pn_render *r) {
 static bool eat(struct run *r, const char *text) {
     const char *p = r->at;
     for (; *text; text++) {
-        if (is_blank(*text)) continue;
+        if (pn_is_blank((unsigned char)*text)) continue;
         if (p == r->end || *p++ != *text) return false;
     }
     r->at = p;
@@ -103,7 +100,7 @@ static bool eat(struct run *r, const char *text) {
 static bool cut(struct run *r, const char *text) {
     const char *p = r->end;
     for (size_t n = strlen(text); n > 0; n--) {
-        if (is_blank(text[n - 1])) continue;
+        if (pn_is_blank((unsigned char)text[n - 1])) continue;
         if (p == r->at || *--p != text[n - 1]) return false;
     }
     r->end = p;
@@ -111,7 +108,7 @@ static bool cut(struct run *r, const char *text) {
 }
 
 static bool says_something(const char *text) {
-    while (is_blank(*text)) text++;
+    while (pn_is_blank((unsigned char)*text)) text++;
     return *text != 0;
 }
 
@@ -483,7 +480,7 @@ bool pn_dialect_begins_in_reasoning(const struct pn_dialect *d, const char *prom
     if (!d->reasoning) return false;
     const char *open = d->reasoning->open;
     size_t n = strlen(open);
-    while (n > 0 && is_blank(open[n - 1])) n--;
-    while (len > 0 && is_blank(prompt[len - 1])) len--;
+    while (n > 0 && pn_is_blank((unsigned char)open[n - 1])) n--;
+    while (len > 0 && pn_is_blank((unsigned char)prompt[len - 1])) len--;
     return len >= n && memcmp(prompt + len - n, open, n) == 0;
 }

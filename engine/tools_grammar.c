@@ -12,6 +12,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/blank.h"
 #include "engine/dialect.h"
 #include "engine/grammar/ir.h"
 #include "engine/grammar/pieces.h"
@@ -54,15 +55,11 @@ static const char *text_of(const struct maker *m, enum pn_call_text which) {
     return pn_dialect_call_text(m->d, which);
 }
 
-static bool is_blank(char c) {
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
-}
-
 /* Without the blanks at both ends. */
 static void trim(const char *s, char ret[MARK_BYTES]) {
     size_t n = strlen(s);
-    while (n > 0 && is_blank(*s)) s++, n--;
-    while (n > 0 && is_blank(s[n - 1])) n--;
+    while (n > 0 && pn_is_blank((unsigned char)*s)) s++, n--;
+    while (n > 0 && pn_is_blank((unsigned char)s[n - 1])) n--;
     if (n >= MARK_BYTES) n = MARK_BYTES - 1;
     memcpy(ret, s, n);
     ret[n] = '\0';
@@ -79,7 +76,7 @@ static void put_where(struct maker *m, const char *head, const char *pointer) {
 
 static bool is_tag_name(const char *s) {
     size_t n = strlen(s);
-    if (n == 0 || n > TAG_NAME_BYTES || is_blank(*s) || is_blank(s[n - 1])) return false;
+    if (n == 0 || n > TAG_NAME_BYTES || pn_is_blank((unsigned char)*s) || pn_is_blank((unsigned char)s[n - 1])) return false;
     for (; *s; s++)
         if ((unsigned char)*s < ' ' || strchr("<>\"\\", *s)) return false;
     return true;

@@ -108,7 +108,7 @@ static void scan(struct pn_turn *t, unsigned sym) {
         }
     }
     bool goes_on = q == t->n_held - t->n_blank + 1;
-    if (q == 0 && (sym >= SYM_MARK || pn_turn_is_blank(sym))) {
+    if (q == 0 && (sym >= SYM_MARK || pn_is_blank(sym))) {
         if (held_mark || t->n_blank >= HELD_SYMS) release_scanned(t, thought, t->n_held);
         if (sym >= SYM_MARK) return; /* a control token that means nothing here */
         if (thought && t->drops_blanks) return;
@@ -165,7 +165,7 @@ static void begin_thought(struct pn_turn *t) {
 }
 
 static void opened(struct pn_turn *t, unsigned sym) {
-    if (t->from == SIZE_MAX && pn_turn_is_blank(sym)) return;
+    if (t->from == SIZE_MAX && pn_is_blank(sym)) return;
     int whole = pn_turn_follow(t, sym);
     pn_turn_hold(t, sym);
     if (whole == -1 || t->dead) return;
@@ -176,7 +176,7 @@ static void opened(struct pn_turn *t, unsigned sym) {
 
 /* Blanks, then a candidate or content. */
 static void anchor(struct pn_turn *t, unsigned sym) {
-    bool blank = pn_turn_is_blank(sym), between = t->f && t->f->bare && t->n_calls > 0 && sym == ';';
+    bool blank = pn_is_blank(sym), between = t->f && t->f->bare && t->n_calls > 0 && sym == ';';
     if (t->from == SIZE_MAX && (blank || between)) {
         if (t->n_held >= HELD_SYMS) pn_turn_scan_from(t);
         if (!t->drops_blanks) pn_turn_hold(t, sym);
@@ -232,7 +232,7 @@ static size_t plain(const bool stop[256], const char *text, size_t n) {
             continue;
         }
         size_t k = i;
-        while (k < n && pn_turn_is_blank((uint8_t)text[k])) k++;
+        while (k < n && pn_is_blank((uint8_t)text[k])) k++;
         if (k == i || k == n || stop[(uint8_t)text[k]]) break;
         i = k;
     }

@@ -19,10 +19,6 @@ enum { TAG_NEXT, TAG_KEY, TAG_MIDDLE, TAG_PLAIN, TAG_JSON };
 enum { KEY_NAME, KEY_ARGUMENTS, KEY_KNOWN, KEY_OTHER };
 enum { ARGS_NONE, ARGS_OBJECT, ARGS_TEXT, ARGS_EMPTY };
 
-static bool is_blank(unsigned sym) {
-    return pn_turn_is_blank(sym);
-}
-
 static bool is_name_char(unsigned c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '_' || c == '-';
 }
@@ -159,7 +155,7 @@ static void in_args(struct pn_turn *t, unsigned sym) {
 /* A byte of the object that stands in a string. Blanks around it are left out. */
 static bool inner_byte(struct pn_turn *t, uint8_t c) {
     bool over = pn_json_scan_is_whole(&t->scan);
-    if ((!t->inner || over) && is_blank(c)) return true;
+    if ((!t->inner || over) && pn_is_blank(c)) return true;
     if (over || pn_json_scan_step(&t->scan, c) == PN_JSON_BREAK) return false;
     t->inner = true;
     pn_turn_put_sym(t, PN_PART_ARGUMENTS, c);
@@ -340,7 +336,7 @@ static bool name_done(struct pn_turn *t) {
 static bool object_symbol(struct pn_turn *t, unsigned sym) {
     enum pn_json_step s;
     int r;
-    bool blank = is_blank(sym);
+    bool blank = pn_is_blank(sym);
     switch (t->sub) {
     case IN_OPEN:
         if (sym == '[' && !t->in_list) t->in_list = true;
@@ -392,7 +388,7 @@ static void in_object(struct pn_turn *t, unsigned sym) {
 
 /* Behind a call of a list. */
 static void in_next(struct pn_turn *t, unsigned sym) {
-    if (is_blank(sym)) return;
+    if (pn_is_blank(sym)) return;
     if (sym == ',') {
         pn_turn_hold(t, sym);
         enter_object(t, IN_OPEN);
@@ -442,7 +438,7 @@ static void in_name(struct pn_turn *t, unsigned sym) {
     switch (t->sub) {
     case NAME_TEXT:
         if (sym < SYM_MARK && is_name_char(sym) && t->n_name + 1 < sizeof t->name) t->name[t->n_name++] = (char)sym;
-        else if (t->n_name > 0 || !is_blank(sym)) {
+        else if (t->n_name > 0 || !pn_is_blank(sym)) {
             name_ends(t, sym);
             return;
         }
@@ -521,8 +517,8 @@ static bool ends_with_newline(const char *text) {
 static void start_tag_value(struct pn_turn *t, size_t n_key) {
     char key[KEY_SYMS];
     size_t n = 0, from = t->args_from;
-    while (from < n_key && is_blank(t->held[from])) from++;
-    while (n_key > from && is_blank(t->held[n_key - 1])) n_key--;
+    while (from < n_key && pn_is_blank(t->held[from])) from++;
+    while (n_key > from && pn_is_blank(t->held[n_key - 1])) n_key--;
     put_args(t, t->n_args++ ? ", \"" : "{\"");
     for (size_t i = from; i < n_key; i++) {
         put_escaped(t, t->held[i]);
@@ -583,8 +579,8 @@ static void become_text(struct pn_turn *t) {
 static void put_value(struct pn_turn *t) {
     struct pn_json_scan scan;
     size_t from = 0, to = t->n_held;
-    while (from < to && is_blank(t->held[from])) from++;
-    while (to > from && is_blank(t->held[to - 1])) to--;
+    while (from < to && pn_is_blank(t->held[from])) from++;
+    while (to > from && pn_is_blank(t->held[to - 1])) to--;
     pn_json_scan_init(&scan);
     bool json = true;
     for (size_t i = from; i < to && json; i++) {
@@ -615,7 +611,7 @@ static void json_value(struct pn_turn *t, unsigned sym) {
     if (sym >= SYM_MARK && t->q[0] == 0) return;
     pn_turn_hold(t, sym);
     if (t->dead) return;
-    bool first = t->first_of_value && !is_blank(sym), json = t->q[0] > 0 || (sym && strchr("{[\"-0123456789tfn", (int)sym));
+    bool first = t->first_of_value && !pn_is_blank(sym), json = t->q[0] > 0 || (sym && strchr("{[\"-0123456789tfn", (int)sym));
     if (first) t->first_of_value = false;
     if ((first && !json) || t->n_held >= HELD_SYMS) become_text(t);
 }

@@ -1,6 +1,7 @@
 /* What the files of the turn parser share: turn.c (what is read where), turn_marks.c (symbols, marks, what is held back and what comes out),
  * turn_call.c (the inside of calls). */
 #pragma once
+#include "engine/blank.h"
 #include "engine/tools.h"
 #include "engine/turn.h"
 #include "engine/turn_json.h"
@@ -83,7 +84,6 @@ struct pn_turn {
     size_t last; /* where the head of the last part of this push stands, SIZE_MAX = none yet */
 };
 
-bool pn_turn_is_blank(unsigned sym);
 void pn_turn_step(struct pn_turn *t, unsigned sym);
 void pn_turn_give_up(struct pn_turn *t);
 

@@ -1,6 +1,8 @@
 /* JSON read byte by byte: see turn_json.h. RFC 8259; surrogates must come in pairs, for what has a single one is no text. */
 #include "engine/turn_json.h"
 
+#include "engine/blank.h"
+
 enum state {
     VALUE,
     LIST_FIRST,   /* a value or "]" */
@@ -33,10 +35,6 @@ void pn_json_scan_init(struct pn_json_scan *s) {
 
 static bool is_digit(uint8_t c) {
     return c >= '0' && c <= '9';
-}
-
-static bool is_blank(uint8_t c) {
-    return c == ' ' || c == '\n' || c == '\t' || c == '\r';
 }
 
 static bool ends_number(enum state s) {
@@ -167,7 +165,7 @@ enum pn_json_step pn_json_scan_step(struct pn_json_scan *s, uint8_t c) {
     }
     if (now >= MINUS && now <= EXPONENT_DIGITS) return number(s, c);
     if (now == DONE) return PN_JSON_AFTER;
-    if (is_blank(c)) return PN_JSON_MORE;
+    if (pn_is_blank(c)) return PN_JSON_MORE;
     switch (now) {
     case LIST_FIRST: return c == ']' ? leave(s) : value(s, c);
     case OBJECT_FIRST:

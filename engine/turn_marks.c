@@ -55,10 +55,6 @@ void pn_turn_byte(struct pn_turn *t, uint8_t c) {
     }
 }
 
-bool pn_turn_is_blank(unsigned sym) {
-    return sym == ' ' || sym == '\n' || sym == '\t' || sym == '\r';
-}
-
 /* --- patterns -------------------------------------------------------------------------------------------------------------------- */
 
 static void add(struct pattern *p, unsigned sym) {
@@ -78,11 +74,11 @@ static void compile(const struct pn_dialect *d, struct pattern *p, const char *t
             n--;
         }
         if (mark >= 0) add(p, SYM_MARK + (unsigned)mark);
-        else if (whole || !pn_turn_is_blank((uint8_t)text[i])) add(p, (uint8_t)text[i]);
+        else if (whole || !pn_is_blank((uint8_t)text[i])) add(p, (uint8_t)text[i]);
         else if (p->n && p->sym[p->n - 1] != SYM_BLANKS) add(p, SYM_BLANKS);
         i += n ? n : 1;
     }
-    while (p->n && (p->sym[p->n - 1] == SYM_BLANKS || pn_turn_is_blank(p->sym[p->n - 1]))) p->n--;
+    while (p->n && (p->sym[p->n - 1] == SYM_BLANKS || pn_is_blank(p->sym[p->n - 1]))) p->n--;
     while (p->first < p->n && p->sym[p->first] != SYM_BLANKS) p->first++;
     for (uint16_t i = 1, q = 0; i < p->first; i++) {
         while (q > 0 && p->sym[q] != p->sym[i]) q = p->back[q - 1];
@@ -129,7 +125,7 @@ void pn_turn_candidates(struct pn_turn *t, int a, int b, int c) {
 
 /* One more symbol for the candidates: the pattern that is whole with it, -1 = some go on (blanks in front of all count for none), -2 = none does. */
 int pn_turn_follow(struct pn_turn *t, unsigned sym) {
-    bool any = false, blank = pn_turn_is_blank(sym);
+    bool any = false, blank = pn_is_blank(sym);
     if (t->n_held >= HELD_SYMS) return -2;
     if (t->from == SIZE_MAX) {
         if (blank) return -1;

@@ -17,6 +17,7 @@
 #include "engine/grammar/regex.h"
 #include "foundry/base/err.h"
 #include "tests/support/alloc.h"
+#include "tests/support/clock.h"
 
 enum { GBNF, REGEX };
 
@@ -281,13 +282,6 @@ static void what_does_not_parse_is_refused_with_its_place(void **state) {
     }
 }
 
-/* CPU time, so that a busy machine fails nothing. */
-static double cpu_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 static void hostile_grammars_end_soon(void **state) {
     (void)state;
     enum { N = 1 << 18 };
@@ -317,7 +311,7 @@ static void hostile_grammars_end_soon(void **state) {
             n += (size_t)sprintf(text, "root ::= ");
             for (int i = 0; i < 100000; i++) n += (size_t)sprintf(text + n, "(");
         }
-        double from = cpu_ms();
+        double from = test_cpu_ms();
         int rc = compile(GBNF, text, n, &p, &e);
         if (rc == 0) {
             struct pn_pda *a;
@@ -328,7 +322,7 @@ static void hostile_grammars_end_soon(void **state) {
             pn_pda_free(a);
         }
         pn_program_free(p);
-        double ms = cpu_ms() - from;
+        double ms = test_cpu_ms() - from;
         if (ms > 1000) fail_msg("kind %d took %.0f ms", kind, ms);
     }
     free(text);

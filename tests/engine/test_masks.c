@@ -22,6 +22,7 @@
 #include "foundry/base/err.h"
 #include "foundry/tok.h"
 #include "tests/support/alloc.h"
+#include "tests/support/clock.h"
 #include "tests/support/tok_vocab.h"
 
 struct vocabulary {
@@ -126,13 +127,6 @@ static void and_so_it_is_on_a_real_vocabulary(void **state) {
     hold("smollm2-real", 17);
 }
 
-/* CPU time, so that a busy machine fails nothing. */
-static double cpu_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 static void hostile_grammars_cost_no_step_a_second(void **state) {
     (void)state;
     struct vocabulary voc;
@@ -161,22 +155,22 @@ static void hostile_grammars_cost_no_step_a_second(void **state) {
             len = sprintf(text, "root ::= ( [a-m ] x | [n-z] y )\nx ::= root \"0\" | \"1\"\ny ::= root \"1\" | \"0\"");
         else /* many alternatives at once */
             for (int i = 0; i < 4000; i++) len += sprintf(text + len, "%s\"%c%d\"", i ? " | " : "root ::= ", 'a' + i % 26, i * 7919 % 100003);
-        double from = cpu_ms();
+        double from = test_cpu_ms();
         int rc = pn_grammars_get(all, PN_GRAMMAR_GBNF, text, (size_t)len, &g, &e);
-        double most = cpu_ms() - from;
+        double most = test_cpu_ms() - from;
         if (rc != 0) fail_msg("kind %d: %s", kind, e.msg);
         rc = pn_grammar_run_new(g, &r, &e);
         for (int step = 0; step < 40 && rc == 0; step++) {
             bool over = false;
             for (uint32_t i = 0; i < n; i++) logits[i] = 1;
-            from = cpu_ms();
+            from = test_cpu_ms();
             rc = pn_grammar_run_mask(r, true, logits, n, &over, &e);
             int32_t id = -1;
             for (uint32_t i = 0; i < n && rc == 0 && id < 0; i++)
                 if (logits[(i * 977 + (uint32_t)step * 31) % n] == 1) id = (int32_t)((i * 977 + (uint32_t)step * 31) % n);
             if (rc == 0 && (over || id < 0)) break;
             if (rc == 0) rc = pn_grammar_run_accept(r, id, &over, &e);
-            if (cpu_ms() - from > most) most = cpu_ms() - from;
+            if (test_cpu_ms() - from > most) most = test_cpu_ms() - from;
             if (over) break;
         }
         if (rc != 0) assert_int_equal(rc, FO_ELIMIT);

@@ -21,6 +21,7 @@
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "tests/support/alloc.h"
+#include "tests/support/clock.h"
 #include "tests/support/dialects.h"
 
 struct tools_case {
@@ -271,12 +272,6 @@ static void a_model_whose_calls_nobody_knows_is_held_to_none(void **state) {
     pn_chat_free(c);
 }
 
-static double cpu_ms(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec * 1e3 + (double)t.tv_nsec / 1e6;
-}
-
 static void the_tools_of_an_agent_are_compiled_in_milliseconds(void **state) {
     (void)state;
     json_t *body = json_load_file("tests/cases/clients/opencode_first.json", 0, NULL);
@@ -300,11 +295,11 @@ static void the_tools_of_an_agent_are_compiled_in_milliseconds(void **state) {
                 char where[128];
                 struct fo_err e = { 0 };
                 fo_buf_init(&b, 1 << 20);
-                double from = cpu_ms();
+                double from = test_cpu_ms();
                 if (pn_tools_new(&o, &t, where, &e) || pn_tools_grammar(t, d, NULL, 0, &b, where, &e)) fail_msg("%s", e.msg);
-                double text = cpu_ms();
+                double text = test_cpu_ms();
                 if (pn_ir_new(&ir, &e) || pn_pieces_build(ir, b.data, b.len, &e) || pn_program_new(ir, &p, &e)) fail_msg("%s", e.msg);
-                double end = cpu_ms();
+                double end = test_cpu_ms();
                 best[0] = text - from < best[0] ? text - from : best[0];
                 best[1] = end - text < best[1] ? end - text : best[1];
                 n_text = b.len;
