@@ -148,27 +148,52 @@ bool pd_tools_settle(struct pd_params *p, struct pd_error *x) {
     return ok;
 }
 
+/* The grammar of calls, for whoever writes its text. */
+struct calls {
+    const struct pd_params *p;
+    const struct pn_dialect *dialect;
+    const char *content; /* [n_content] a schema of what may come in their place; NULL = nothing may */
+    size_t n_content;
+    char where[128];
+};
+
+static int write_calls(void *ctx, struct fo_buf *ret, struct fo_err *e) {
+    struct calls *c = ctx;
+    return pn_tools_grammar(c->p->tools, c->dialect, c->content, c->n_content, ret, c->where, e);
+}
+
+/* All that the grammar's text depends on but the model. */
+static void put_key(const struct calls *c, struct fo_buf *out) {
+    fo_buf_printf(out, "%d %d %s\n", (int)pn_tools_choice(c->p->tools), pn_tools_one_call(c->p->tools), c->p->named ? c->p->named : "");
+    fo_buf_puts(out, c->p->tools_json); /* on one line */
+    fo_buf_putc(out, '\n');
+    if (c->content) fo_buf_append(out, c->content, c->n_content);
+}
+
 bool pd_tools_compile(struct pn_served *s, struct pd_params *p, struct pd_error *x) {
     static const char any_object[] = "{\"type\":\"object\"}";
     const struct pn_chat *chat = pn_model_chat(pn_served_model(s));
     struct fo_err e = { 0 };
     if (!p->tools || !chat || pn_chat_state(chat, &e)) return true; /* who renders the conversation says what is wrong with the model */
     bool calls_alone = p->choice != PN_TOOL_AUTO, object = p->grammar_kind == PN_GRAMMAR_JSON_OBJECT;
-    const char *content = !p->grammar || calls_alone ? NULL : object ? any_object : p->grammar_text;
-    size_t n = !content ? 0 : object ? sizeof any_object - 1 : p->n_grammar_text;
-    if (!pn_dialect_calls(pn_chat_dialect(chat)))
+    struct calls calls = { .p = p, .dialect = pn_chat_dialect(chat), .content = !p->grammar || calls_alone ? NULL : object ? any_object : p->grammar_text };
+    calls.n_content = !calls.content ? 0 : object ? sizeof any_object - 1 : p->n_grammar_text;
+    if (!pn_dialect_calls(calls.dialect))
         return pd_error_set(x, PD_ERR_UNSUPPORTED, "tools", "'tools': the chat template of model '%s' writes calls in a form that this server does not know.", pn_served_name(s));
-    char where[128] = "", at[PATH_BYTES + 16];
-    struct fo_buf text;
-    fo_buf_init(&text, PN_GRAMMAR_MAX_TEXT);
-    int rc = pn_tools_grammar(p->tools, pn_chat_dialect(chat), content, n, &text, where, &e);
-    if (rc == FO_OK && text.failed) rc = fo_fail(&e, FO_ELIMIT, "the functions' schemas together are too large to be held to");
-    if (rc == FO_OK) rc = pn_served_grammar(s, PN_GRAMMAR_PIECES, fo_buf_str(&text), text.len, &p->calls, &e);
-    fo_buf_done(&text);
+    char at[PATH_BYTES + 16];
+    struct fo_buf key;
+    fo_buf_init(&key, SIZE_MAX / 2);
+    put_key(&calls, &key);
+    if (key.failed) {
+        fo_buf_done(&key);
+        return pd_error_memory(x);
+    }
+    int rc = pn_served_made_grammar(s, fo_buf_str(&key), key.len, write_calls, &calls, &p->calls, &e);
+    fo_buf_done(&key);
     if (rc != FO_OK) {
         pd_error_from(x, &e, false);
         if (pd_error_row(x->id)->status != 400) return false;
-        path_of(p, where, at);
+        path_of(p, calls.where, at);
         return pd_error_set(x, PD_ERR_SCHEMA, at, "'%s': %s", at, e.msg);
     }
     if (!p->grammar && !calls_alone) return true;

@@ -361,6 +361,11 @@ int pn_served_grammar(struct pn_served *s, enum pn_grammar_kind kind, const char
     return pn_grammars_get(s->grammars, kind, text, len, ret, e);
 }
 
+int pn_served_made_grammar(struct pn_served *s, const char *key, size_t n_key, int (*write)(void *ctx, struct fo_buf *ret, struct fo_err *e), void *ctx,
+                           struct pn_grammar **ret, struct fo_err *e) {
+    return pn_grammars_made(s->grammars, key, n_key, write, ctx, ret, e);
+}
+
 void pn_served_status(const struct pn_served *s, struct pn_served_status *ret) {
     struct pn_grammars_info g;
     pn_sched_status(s->sched, ret);

@@ -12,6 +12,7 @@
 #include "engine/spec.h"
 #include "foundry/base/err.h"
 
+struct fo_buf;
 struct pn_engine;
 struct pn_served; /* a loaded model with its worker and queue; counted references */
 
@@ -69,6 +70,9 @@ const struct pn_model *pn_served_model(const struct pn_served *s); /* immutable 
 /* What an answer can be held to (grammar/grammar.h), compiled for this instance's vocabulary or found: the caller's reference, for
  * pn_request_opts.grammar. Errors as pn_grammars_get. */
 int pn_served_grammar(struct pn_served *s, enum pn_grammar_kind kind, const char *text, size_t len, struct pn_grammar **ret, struct fo_err *e);
+/* As pn_grammars_made. */
+int pn_served_made_grammar(struct pn_served *s, const char *key, size_t n_key, int (*write)(void *ctx, struct fo_buf *ret, struct fo_err *e), void *ctx,
+                           struct pn_grammar **ret, struct fo_err *e);
 
 /* A snapshot for status pages; never waits for a worker. */
 struct pn_served_status {

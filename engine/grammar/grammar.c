@@ -21,6 +21,7 @@
 #include "engine/grammar/pieces.h"
 #include "engine/grammar/regex.h"
 #include "engine/grammar/schema.h"
+#include "foundry/base/buf.h"
 #include "foundry/base/clock.h"
 #include "foundry/base/err.h"
 #include "foundry/base/log.h"
@@ -248,7 +249,7 @@ static struct kept *find(struct pn_grammars *all, const uint8_t key[FO_SHA256_BY
     return NULL;
 }
 
-static int key_of(enum pn_grammar_kind kind, const char *text, size_t len, uint8_t ret[FO_SHA256_BYTES], struct fo_err *e) {
+static int key_of(int kind, const char *text, size_t len, uint8_t ret[FO_SHA256_BYTES], struct fo_err *e) {
     char *all = malloc(len + 1);
     if (!all) return fo_fail(e, FO_ENOMEM, "no memory for a grammar");
     all[0] = (char)kind;
@@ -258,13 +259,36 @@ static int key_of(enum pn_grammar_kind kind, const char *text, size_t len, uint8
     return 0;
 }
 
-int pn_grammars_get(struct pn_grammars *all, enum pn_grammar_kind kind, const char *text, size_t len, struct pn_grammar **ret, struct fo_err *e) {
-    uint8_t key[FO_SHA256_BYTES];
+/* What a grammar is compiled of: a text, which is also what it is kept under, or the text that `write` makes for it. */
+struct source {
+    enum pn_grammar_kind kind;
+    const char *text; /* [len] */
+    size_t len;
+    int (*write)(void *ctx, struct fo_buf *ret, struct fo_err *e);
+    void *ctx;
+};
+
+static int fail_size(size_t len, struct fo_err *e) {
+    return fo_fail_need(e, FO_ELIMIT, len, PN_GRAMMAR_MAX_TEXT, "the grammar is too big: %d KiB are allowed", PN_GRAMMAR_MAX_TEXT >> 10);
+}
+
+static int compile_source(struct trie *trie, const struct source *src, struct pn_grammar **ret, struct fo_err *e) {
+    if (!src->write) return compile(trie, src->kind, src->text, src->len, ret, e);
+    struct timespec from, to;
+    struct fo_buf text;
+    clock_gettime(CLOCK_MONOTONIC, &from);
+    fo_buf_init(&text, PN_GRAMMAR_MAX_TEXT);
+    int rc = src->write(src->ctx, &text, e);
+    if (rc == 0 && text.failed) rc = fail_size(PN_GRAMMAR_MAX_TEXT + 1, e);
+    clock_gettime(CLOCK_MONOTONIC, &to);
+    if (rc == 0) rc = compile(trie, src->kind, fo_buf_str(&text), text.len, ret, e);
+    fo_buf_done(&text);
+    if (rc == 0) (*ret)->compile_ms += (double)(to.tv_sec - from.tv_sec) * 1e3 + (double)(to.tv_nsec - from.tv_nsec) / 1e6;
+    return rc;
+}
+
+static int get(struct pn_grammars *all, const uint8_t key[FO_SHA256_BYTES], const struct source *src, struct pn_grammar **ret, struct fo_err *e) {
     struct kept *k;
-    if (!all->tok) return fo_fail(e, FO_EUNSUPPORTED, "this model has no tokenizer: its answers cannot be held to a grammar");
-    if (len > PN_GRAMMAR_MAX_TEXT)
-        return fo_fail_need(e, FO_ELIMIT, len, PN_GRAMMAR_MAX_TEXT, "the grammar is too big: %d KiB are allowed", PN_GRAMMAR_MAX_TEXT >> 10);
-    if (key_of(kind, text, len, key, e)) return e->code;
     pthread_mutex_lock(&all->lock);
     while ((k = find(all, key)) && !k->g) pthread_cond_wait(&all->compiled, &all->lock);
     if (k) {
@@ -277,11 +301,11 @@ int pn_grammars_get(struct pn_grammars *all, enum pn_grammar_kind kind, const ch
     int rc = trie_of(all, e);
     if (rc == 0 && (k = place_for(all))) {
         k->used = ++all->clock;
-        memcpy(k->key, key, sizeof key);
+        memcpy(k->key, key, FO_SHA256_BYTES);
     }
     pthread_mutex_unlock(&all->lock);
     struct pn_grammar *g = NULL;
-    if (rc == 0) rc = compile(all->trie, kind, text, len, &g, e);
+    if (rc == 0) rc = compile_source(all->trie, src, &g, e);
     pthread_mutex_lock(&all->lock);
     if (g) all->n_compiled++, all->compile_s += g->compile_ms / 1e3;
     if (k) {
@@ -294,6 +318,25 @@ int pn_grammars_get(struct pn_grammars *all, enum pn_grammar_kind kind, const ch
     pthread_mutex_unlock(&all->lock);
     if (rc == 0) *ret = g;
     return rc;
+}
+
+static int need_tokenizer(const struct pn_grammars *all, struct fo_err *e) {
+    return all->tok ? 0 : (int)fo_fail(e, FO_EUNSUPPORTED, "this model has no tokenizer: its answers cannot be held to a grammar");
+}
+
+int pn_grammars_get(struct pn_grammars *all, enum pn_grammar_kind kind, const char *text, size_t len, struct pn_grammar **ret, struct fo_err *e) {
+    uint8_t key[FO_SHA256_BYTES];
+    if (need_tokenizer(all, e)) return (int)e->code;
+    if (len > PN_GRAMMAR_MAX_TEXT) return fail_size(len, e);
+    if (key_of((int)kind, text, len, key, e)) return (int)e->code;
+    return get(all, key, &(struct source){ .kind = kind, .text = text, .len = len }, ret, e);
+}
+
+int pn_grammars_made(struct pn_grammars *all, const char *key_text, size_t n_key, int (*write)(void *ctx, struct fo_buf *ret, struct fo_err *e), void *ctx,
+                     struct pn_grammar **ret, struct fo_err *e) {
+    uint8_t key[FO_SHA256_BYTES];
+    if (need_tokenizer(all, e) || key_of(PN_N_GRAMMARS, key_text, n_key, key, e)) return (int)e->code; /* a kind of key that no text has */
+    return get(all, key, &(struct source){ .kind = PN_GRAMMAR_PIECES, .write = write, .ctx = ctx }, ret, e);
 }
 
 void pn_grammars_info(struct pn_grammars *all, struct pn_grammars_info *ret) {

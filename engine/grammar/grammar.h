@@ -10,6 +10,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct fo_buf;
 struct fo_err;
 struct fo_tok;
 struct pn_grammar;     /* counted references */
@@ -41,6 +42,10 @@ void pn_grammars_free(struct pn_grammars *all); /* NULL is allowed. Grammars tha
  * compiles the same text waits for it. FO_EINVAL: it does not parse or makes no sense (line and col, which the message says too);
  * FO_EUNSUPPORTED: it asks for what this build lacks, or the model has no tokenizer; FO_ELIMIT, FO_ENOMEM. */
 int pn_grammars_get(struct pn_grammars *all, enum pn_grammar_kind kind, const char *text, size_t len, struct pn_grammar **ret, struct fo_err *e);
+/* The same for a grammar whose text (PN_GRAMMAR_PIECES) is written for the request and costs more than finding it: `key` [n_key] says all that it
+ * depends on, and `write` appends it to *ret, once for each key that is kept. Its errors are told too; FO_ELIMIT also where the text is too big. */
+int pn_grammars_made(struct pn_grammars *all, const char *key, size_t n_key, int (*write)(void *ctx, struct fo_buf *ret, struct fo_err *e), void *ctx,
+                     struct pn_grammar **ret, struct fo_err *e);
 struct pn_grammar *pn_grammar_ref(struct pn_grammar *g);
 void pn_grammar_put(struct pn_grammar *g); /* NULL is allowed */
 

@@ -17,6 +17,7 @@
 #include "engine/grammar/grammar.h"
 #include "engine/grammar/masks.h"
 #include "engine/grammar/pieces.h"
+#include "engine/grammar/pieces.h"
 #include "engine/grammar/regex.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
@@ -418,6 +419,48 @@ static void one_text_is_compiled_once_however_many_ask(void **state) {
     close_vocabulary(&voc);
 }
 
+struct writer {
+    const char *text;
+    int n, code;
+};
+
+static int write_text(void *ctx, struct fo_buf *ret, struct fo_err *e) {
+    struct writer *w = ctx;
+    w->n++;
+    if (w->code) return fo_fail(e, (enum fo_code)w->code, "no text");
+    pn_piece_literal(ret, w->text, strlen(w->text));
+    return 0;
+}
+
+static void a_text_that_is_made_for_a_key_is_made_once(void **state) {
+    (void)state;
+    struct vocabulary voc;
+    struct pn_grammars *all;
+    struct pn_grammar *first, *again, *other;
+    struct pn_grammars_info info;
+    struct fo_err e;
+    struct writer w = { .text = "yes" }, bad = { .code = FO_EUNSUPPORTED };
+    open_vocabulary("bpe352-smollm", &voc);
+    assert_int_equal(pn_grammars_new(voc.tok, &all, &e), 0);
+    assert_int_equal(pn_grammars_made(all, "k", 1, write_text, &bad, &first, &e), FO_EUNSUPPORTED); /* and nothing is kept of it */
+    assert_int_equal(pn_grammars_made(all, "k", 1, write_text, &w, &first, &e), 0);
+    assert_int_equal(pn_grammars_made(all, "k", 1, write_text, &w, &again, &e), 0);
+    assert_ptr_equal(again, first);
+    assert_int_equal(w.n, 1);
+    w.text = "no";
+    assert_int_equal(pn_grammars_made(all, "l", 1, write_text, &w, &other, &e), 0);
+    assert_ptr_not_equal(other, first);
+    assert_int_equal(w.n, 2);
+    pn_grammars_info(all, &info);
+    assert_int_equal(info.compiled, 2);
+    assert_int_equal(info.found, 1);
+    pn_grammar_put(first);
+    pn_grammar_put(again);
+    pn_grammar_put(other);
+    pn_grammars_free(all);
+    close_vocabulary(&voc);
+}
+
 static void what_was_used_longest_ago_goes_first(void **state) {
     (void)state;
     struct vocabulary voc;
@@ -504,6 +547,7 @@ int main(void) {
         cmocka_unit_test(control_tokens_come_only_where_a_grammar_names_them),
         cmocka_unit_test(no_notation_of_a_request_has_the_byte_of_marks),
         cmocka_unit_test(one_text_is_compiled_once_however_many_ask),
+        cmocka_unit_test(a_text_that_is_made_for_a_key_is_made_once),
         cmocka_unit_test(what_was_used_longest_ago_goes_first),
         cmocka_unit_test(runs_out_of_memory_cleanly),
     };
