@@ -237,6 +237,11 @@ int pn_request_put(struct pn_request *r, const struct fo_tok *tok, int32_t id, b
     return 0;
 }
 
+/* The answer is held to calls and nothing else: what is cut in the head of one is no content. */
+static bool only_calls(const struct pn_request *r) {
+    return r->grammar && r->calls && (pn_tools_choice(r->tools) != PN_TOOL_AUTO || pn_turn_n_calls(r->turn) > 0);
+}
+
 int pn_request_put_rest(struct pn_request *r, struct fo_err *e) {
     size_t before = r->out.len;
     fo_buf_clear(&r->piece);
@@ -247,7 +252,9 @@ int pn_request_put_rest(struct pn_request *r, struct fo_err *e) {
     bool stopped;
     if (r->turn) {
         pn_turn_push(r->turn, fo_buf_str(&r->piece), r->piece.len, &r->parts);
+        size_t held = r->parts.len;
         pn_turn_end(r->turn, &r->parts);
+        if (only_calls(r) && r->parts.len > held && r->parts.data[held] == PN_PART_CONTENT) r->parts.len = held;
         stopped = put_parts(r);
     } else {
         stopped = put_content(r, fo_buf_str(&r->piece), r->piece.len);

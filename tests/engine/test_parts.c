@@ -226,6 +226,9 @@ static void calls_come_apart_and_one_ends_the_answer_where_one_was_asked_for(voi
     expect((struct wish){ .number = 4, .tools = functions }, PN_FINISH_CALLS, "", "I look.", ";look{\"at\": 7};wait{}");
     expect((struct wish){ .number = 4, .tools = functions, .one_call = true }, PN_FINISH_CALLS, "", "I look.", ";look{\"at\": 7}");
     expect((struct wish){ .number = 4 }, PN_FINISH_STOP, "", strchr(says[4], 'I'), "");
+    expect((struct wish){ .number = 4, .tools = functions, .max_tokens = 85 }, PN_FINISH_LENGTH, "", "I look.", ";look{\"at\": 7}"); /* in the second head */
+    expect((struct wish){ .number = 4, .tools = functions, .max_tokens = 25 }, PN_FINISH_LENGTH, "", "I look.\n<tool_call>\n{\"nam", ""); /* what it would be is not known */
+    expect((struct wish){ .number = 9, .tools = strict, .choice = PN_TOOL_REQUIRED, .max_tokens = 20 }, PN_FINISH_LENGTH, "", "", "");
     expect((struct wish){ .number = 4, .tools = functions, .max_tokens = 55 }, PN_FINISH_LENGTH, "", "I look.", ";look{\"at\"");
 }
 
