@@ -46,6 +46,7 @@ static void request_free(struct pn_request *r) {
     fo_buf_done(&r->out);
     pn_wake_unref(r->wake);
     free(r->tokens);
+    free(r->tenant);
     free(r->session);
     free(r->id);
     free(r);
@@ -87,13 +88,16 @@ int pn_request_new(const struct pn_request_opts *o, uint32_t max_tokens, int32_t
     r->ignore_end = o->ignore_end;
     r->want_text = o->want_text && !o->embed;
     r->goes_on = o->goes_on;
+    r->priority = o->priority;
+    r->keep_nothing = o->keep_nothing || o->embed;
     r->reasoning_budget = o->reasoning_budget;
     r->out_token = -1;
     r->n_tokens = o->n_tokens;
     r->tokens = malloc((size_t)o->n_tokens * sizeof *r->tokens);
     bool ok = r->tokens != NULL;
     if (ok) memcpy(r->tokens, o->tokens, (size_t)o->n_tokens * sizeof *r->tokens);
-    if (ok && o->session && !o->embed) ok = (r->session = strdup(o->session)) != NULL;
+    if (ok && o->tenant) ok = (r->tenant = strdup(o->tenant)) != NULL;
+    if (ok && o->session) ok = (r->session = strdup(o->session)) != NULL;
     if (ok && o->id) ok = (r->id = strdup(o->id)) != NULL;
     int rc = ok ? 0 : fo_fail(e, FO_ENOMEM, "no memory for a request of %u tokens", o->n_tokens);
     if (rc == 0 && !o->embed) rc = pn_stop_new(o->stops, o->n_stops, &r->stop, e);

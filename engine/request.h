@@ -15,6 +15,8 @@ struct pn_request;
 
 enum { PN_MAX_STOPS = 16, PN_MAX_STOP_BYTES = 256 };
 
+enum pn_priority { PN_PRIORITY_NORMAL, PN_PRIORITY_LOW, PN_PRIORITY_HIGH };
+
 struct pn_request_opts {
     const int32_t *tokens;  /* [n_tokens], copied */
     uint32_t n_tokens;      /* >= 1 */
@@ -25,7 +27,11 @@ struct pn_request_opts {
     struct pn_grammar *grammar;  /* what the answer is held to (grammar/grammar.h), or NULL; the request takes a reference. The answer ends where
                              * the grammar ends it too; max_tokens cuts it anywhere */
     bool ignore_end;        /* do not stop at EOS and its kin (benchmarks) */
-    const char *session;    /* reuse key of a conversation (its KV is kept when idle), or NULL; copied */
+    const char *tenant;     /* whose request it is (the API key's name), NULL = nobody's: KV is shared and kept within one only. Copied */
+    const char *session;    /* which conversation it is part of, or NULL: a hint for fairness, routing and pn_served_forget; what is reused is
+                             * found by the tokens. Copied */
+    enum pn_priority priority;
+    bool keep_nothing;      /* its KV is neither looked up nor kept */
     const char *id;         /* request id for debug notes; copied */
     bool parts;             /* the answer's thoughts and calls are told apart (turn.h) by the dialect of the model's template; else all is content */
     bool in_reasoning;      /* with parts: the prompt ends within a thought (pn_ids) */
@@ -56,11 +62,24 @@ enum pn_finish { PN_FINISH_STOP, PN_FINISH_LENGTH, PN_FINISH_CALLS /* it ended o
 
 enum pn_thought { PN_THOUGHT_FREE /* none, or ended as the model would */, PN_THOUGHT_BUDGET, PN_THOUGHT_LOOP /* the same run of tokens twice (loop.h) */ };
 
+/* Why not more of a prompt was found in what is kept. */
+enum pn_cache_miss {
+    PN_CACHE_FULL,     /* all but the last token, or but what a page cannot share, was found */
+    PN_CACHE_OFF,      /* keep_nothing */
+    PN_CACHE_EMPTY,    /* nothing is kept for this tenant */
+    PN_CACHE_DIVERGED, /* what is kept goes on differently from token cached_tokens (rounded to the page) on */
+    PN_CACHE_EVICTED,  /* more of it was kept once and gave way to others */
+    PN_CACHE_WINDOW,   /* the sliding window has let go of what would be seen */
+    PN_CACHE_STATE     /* no checkpoint of the recurrent state lies further on */
+};
+
 struct pn_usage {
     uint32_t prompt_tokens, cached_tokens, completion_tokens;
     uint32_t reasoning_tokens; /* of the latter: drawn within a thought, that which ends it and what was forced left out */
     enum pn_thought thought; /* how the last thought ended */
     uint32_t drafted, accepted; /* tokens of drafts that were computed, and those of them that the answer took (engine/spec.h) */
+    enum pn_cache_miss cache_miss;
+    uint32_t cache_shared; /* tokens that the prompt has in common with what is kept, at its longest; cached_tokens of them were reused */
     double queue_ms, prefill_ms, decode_ms;
 };
 

@@ -40,8 +40,10 @@ struct pn_request {
     struct pn_tools *tools;        /* NULL = none */
     struct pn_grammar *calls;      /* NULL = calls are not held to one */
     int32_t reasoning_budget;      /* -1 = none */
+    enum pn_priority priority;
     bool ignore_end, want_text, goes_on;
-    char *session, *id; /* or NULL */
+    bool keep_nothing;             /* as asked; an embedding's always */
+    char *tenant, *session, *id;   /* or NULL */
     struct pn_wake *wake;
     double submitted_ms;
 

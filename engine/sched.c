@@ -337,7 +337,7 @@ uint64_t pn_sched_kv_available(struct pn_sched *s) {
 /* --- the end of a request (the worker, as all below) ----------------------------------------- */
 /* Whether the tokens and KV of a slot are sound and may serve the next turn of the conversation. */
 static bool keeps(const struct pn_sched *s, const struct slot *sl, const struct fo_err *err) {
-    return !s->failed && sl->r->session && pn_seq_len(sl->seq) > 0 && (!err || err->code == FO_ECANCELLED);
+    return !s->failed && sl->r->session && !sl->r->keep_nothing && pn_seq_len(sl->seq) > 0 && (!err || err->code == FO_ECANCELLED);
 }
 
 static void publish_kv(struct pn_sched *s) {
@@ -494,7 +494,7 @@ static bool sweep(struct pn_sched *s) {
 
 /* A sequence for r with room for all it may become. Idle conversations give way, least recently used first. */
 static int sequence_for(struct pn_sched *s, struct pn_request *r, struct pn_seq **ret, struct fo_err *e) {
-    struct pn_seq *seq = r->session ? pn_prefix_take(s->idle, r->session, r->tokens, r->n_tokens) : NULL;
+    struct pn_seq *seq = r->session && !r->keep_nothing ? pn_prefix_take(s->idle, r->session, r->tokens, r->n_tokens) : NULL;
     if (!seq) {
         if (s->n_run + pn_prefix_count(s->idle) >= s->info->max_sessions) pn_prefix_evict(s->idle);
         while (pn_seq_new(s->m, &seq, e) != 0)
