@@ -154,6 +154,10 @@ bool pn_request_cancelled(const struct pn_request *r) {
     return atomic_load(&r->cancelled);
 }
 
+void pn_request_fail_cancelled(struct fo_err *e) {
+    fo_fail(e, FO_ECANCELLED, "the request was cancelled");
+}
+
 void pn_request_start(struct pn_request *r) {
     pthread_mutex_lock(&r->lock);
     r->started = true;

@@ -1,4 +1,4 @@
-/* The worker's side of a request: for engine/sched.c and the function that submits. Connection threads use request.h.
+/* The worker's side of a request: for the scheduler and the function that submits. Connection threads use request.h.
  *
  * Fields say who may touch them: `fixed` since it was made; `worker` from the queue to the end, then the reader's; `lock`. */
 #pragma once
@@ -95,6 +95,8 @@ int pn_request_new(const struct pn_request_opts *opts, uint32_t max_tokens, int3
 void pn_request_discard(struct pn_request *r);
 
 bool pn_request_cancelled(const struct pn_request *r);
+/* The error that such a request ends with. */
+void pn_request_fail_cancelled(struct fo_err *e);
 
 void pn_request_start(struct pn_request *r);
 

@@ -1,0 +1,246 @@
+/* The worker: requests come from the queue into slots, and leave them. See sched_impl.h. */
+#include "engine/sched_impl.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#include "engine/model.h"
+#include "engine/prefix.h"
+#include "engine/request_worker.h"
+#include "engine/wake.h"
+#include "foundry/base/log.h"
+
+enum { TICK_MS = 1000 };
+
+/* --- the end of a request -------------------------------------------------------------------- */
+/* Whether the tokens and KV of a slot are sound and may serve the next turn of the conversation. */
+static bool keeps(const struct pn_sched *s, const struct pn_slot *sl, const struct fo_err *err) {
+    return !s->failed && sl->r->session && !sl->r->keep_nothing && pn_seq_len(sl->seq) > 0 && (!err || err->code == FO_ECANCELLED);
+}
+
+void pn_sched_publish_kv(struct pn_sched *s) {
+    uint64_t page = s->info->page_tokens * s->info->kv_bytes_per_token, free_pages = pn_model_free_pages(s->m);
+    s->kv_used = (s->info->n_pages - free_pages) * page;
+    s->kv_available = (free_pages + pn_prefix_pages(s->idle)) * page;
+}
+
+/* A slot that was taken or became free, for pages; under the lock, as the next. */
+static void publish_slot(struct pn_sched *s, const struct pn_slot *sl) {
+    const struct pn_request *r = sl->r;
+    struct pn_slot_status *to = &s->shown[sl - s->slots];
+    *to = (struct pn_slot_status){ .busy = r != NULL };
+    if (!r) return;
+    if (r->id) snprintf(to->request, sizeof to->request, "%.31s", r->id);
+    to->prompt_tokens = r->n_tokens;
+    to->cached_tokens = to->computed_tokens = sl->cached;
+    to->max_tokens = r->max_tokens;
+    to->started_ms = sl->started_ms;
+}
+
+void pn_slot_publish(struct pn_sched *s, const struct pn_slot *sl) {
+    if (!sl->r) return;
+    s->shown[sl - s->slots].computed_tokens = pn_seq_len(sl->seq);
+    s->shown[sl - s->slots].generated_tokens = sl->r->n_out;
+}
+
+void pn_slot_end(struct pn_sched *s, struct pn_slot *sl, enum pn_finish finish, const struct fo_err *err) {
+    struct pn_request *r = sl->r;
+    double now = pn_now_ms(), first = sl->first_ms > 0 ? sl->first_ms : now;
+    struct pn_usage usage = { .prompt_tokens = r->n_tokens,
+                              .cached_tokens = sl->cached,
+                              .completion_tokens = r->n_out,
+                              .reasoning_tokens = r->n_reasoning,
+                              .thought = r->thought,
+                              .drafted = sl->drafted,
+                              .accepted = sl->accepted,
+                              .queue_ms = sl->started_ms - r->submitted_ms,
+                              .prefill_ms = first - sl->started_ms,
+                              .decode_ms = now - first };
+    if (keeps(s, sl, err)) {
+        pn_prefix_put(s->idle, r->session, sl->seq);
+        r->session = NULL;
+    } else {
+        pn_seq_free(sl->seq);
+    }
+    pn_spec_free(sl->spec);
+    *sl = (struct pn_slot){ 0 };
+    s->n_run--;
+    FO_DEBUGF("sched", "end id=%s prompt=%u cached=%u completion=%u error=%s", r->id ? r->id : "-", usage.prompt_tokens, usage.cached_tokens,
+              usage.completion_tokens, err ? err->msg : "-");
+
+    pthread_mutex_lock(&s->lock);
+    s->n_running--;
+    publish_slot(s, sl);
+    s->queue_s += usage.queue_ms / 1e3;
+    s->prefill_s += usage.prefill_ms / 1e3;
+    s->decode_s += usage.decode_ms / 1e3;
+    s->reasoning += usage.reasoning_tokens;
+    s->calls += r->turn ? pn_turn_n_calls(r->turn) : 0;
+    if (err && err->code == FO_ECANCELLED) {
+        s->cancelled++;
+    } else if (err) {
+        s->n_failed++;
+    } else {
+        s->completed++;
+        pn_learn(&s->mean_answer, usage.completion_tokens);
+    }
+    pn_sched_publish_kv(s);
+    pn_sched_say_idle(s);
+    pthread_mutex_unlock(&s->lock);
+    pn_request_end(r, finish, &usage, err);
+}
+
+static void end_running(struct pn_sched *s, const struct fo_err *err) {
+    for (uint32_t i = 0; i < s->n_slots; i++)
+        if (s->slots[i].r) pn_slot_end(s, &s->slots[i], PN_FINISH_STOP, err);
+}
+
+void pn_sched_model_failed(struct pn_sched *s, const struct fo_err *err) {
+    pthread_mutex_lock(&s->lock);
+    s->failed = true;
+    s->failed_code = err->code;
+    snprintf(s->reason, sizeof s->reason, "%.255s", err->msg);
+    struct pn_request *list = pn_sched_take_out(s, true);
+    pthread_mutex_unlock(&s->lock);
+    pn_queue_end(list, err);
+    end_running(s, err);
+    while (pn_prefix_evict(s->idle)) {}
+    pthread_mutex_lock(&s->lock);
+    pn_sched_publish_kv(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
+/* --- coming and going ------------------------------------------------------------------------ */
+void pn_sched_forget_all(struct pn_sched *s, struct pn_over *list) {
+    while (list) {
+        struct pn_over *note = list;
+        list = note->next;
+        pn_prefix_forget(s->idle, note->session);
+        free(note);
+    }
+}
+
+/* What was cancelled, waited too long, or is ended by order leaves. False = the worker is to stop (and nothing is left). */
+static bool sweep(struct pn_sched *s) {
+    struct fo_err why, late, gone;
+    double now = pn_now_ms();
+    pthread_mutex_lock(&s->lock);
+    s->heartbeat++;
+    bool stop = s->stop, all = s->end_all || stop;
+    fo_fail(&why, FO_EUNAVAIL, "%s", s->end_all ? s->end_reason : "the model was unloaded");
+    s->end_all = false;
+    uint32_t timeout_ms = s->limits.queue_timeout_ms, n_expired;
+    struct pn_request *list = pn_sched_take_out(s, all), *expired = pn_queue_expire(&s->queue, now, timeout_ms, &n_expired);
+    s->n_failed += n_expired;
+    pn_sched_say_idle(s);
+    struct pn_over *over = s->over;
+    s->over = NULL;
+    pthread_mutex_unlock(&s->lock);
+    if (over) {
+        pn_sched_forget_all(s, over);
+        pthread_mutex_lock(&s->lock);
+        pn_sched_publish_kv(s);
+        pthread_mutex_unlock(&s->lock);
+    }
+    pn_queue_end(list, &why);
+    fo_fail_need(&late, FO_ETIMEOUT, timeout_ms, timeout_ms, "waited %u ms in the queue, the longest that is allowed", timeout_ms);
+    pn_queue_end(expired, &late);
+
+    pn_request_fail_cancelled(&gone);
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        struct pn_slot *sl = &s->slots[i];
+        if (!sl->r) continue;
+        if (pn_request_cancelled(sl->r))
+            pn_slot_end(s, sl, PN_FINISH_STOP, &gone);
+        else if (all)
+            pn_slot_end(s, sl, PN_FINISH_STOP, &why);
+    }
+    return !stop;
+}
+
+/* A sequence for r with room for all it may become. Idle conversations give way, least recently used first. */
+static int sequence_for(struct pn_sched *s, struct pn_request *r, struct pn_seq **ret, struct fo_err *e) {
+    struct pn_seq *seq = r->session && !r->keep_nothing ? pn_prefix_take(s->idle, r->session, r->tokens, r->n_tokens) : NULL;
+    if (!seq) {
+        if (s->n_run + pn_prefix_count(s->idle) >= s->info->max_sessions) pn_prefix_evict(s->idle);
+        while (pn_seq_new(s->m, &seq, e) != 0)
+            if (!pn_prefix_evict(s->idle)) return e->code;
+    }
+    /* The last token of an answer is shown but never computed on. */
+    uint32_t n = r->pooled ? r->n_tokens : r->n_tokens + r->max_tokens - 1;
+    while (pn_seq_reserve(seq, n, e) != 0) {
+        if (e->code == FO_ENOMEM && pn_prefix_evict(s->idle)) continue;
+        pn_seq_free(seq);
+        return e->code;
+    }
+    *ret = seq;
+    return 0;
+}
+
+/* From the queue into a slot; false = nothing more can start now. */
+static bool start_one(struct pn_sched *s) {
+    struct fo_err e;
+    struct pn_slot *sl = s->slots;
+    if (s->n_run == s->n_slots) return false;
+    while (sl->r) sl++;
+    pthread_mutex_lock(&s->lock);
+    struct pn_request *r = s->n_run < pn_sched_slots_now(s) ? pn_queue_pop(&s->queue) : NULL;
+    if (r) s->n_running++;
+    pthread_mutex_unlock(&s->lock);
+    if (!r) return false;
+
+    struct pn_seq *seq = NULL;
+    if (sequence_for(s, r, &seq, &e) != 0) {
+        bool wait = e.code == FO_ENOMEM && s->n_run > 0; /* what runs now gives its memory back */
+        pthread_mutex_lock(&s->lock);
+        s->n_running--;
+        if (wait)
+            pn_queue_push_front(&s->queue, r);
+        else
+            s->n_failed++;
+        pn_sched_say_idle(s);
+        pthread_mutex_unlock(&s->lock);
+        if (wait) return false;
+        pn_queue_end(r, &e);
+        return true;
+    }
+    *sl = (struct pn_slot){ .r = r, .seq = seq, .order = s->order++, .cached = pn_seq_len(seq), .started_ms = pn_now_ms() };
+    s->n_run++;
+    for (uint32_t i = 0; i < r->n_tokens && !r->pooled; i++) pn_sampler_accept(r->sampler, r->tokens[i], 0);
+    pthread_mutex_lock(&s->lock);
+    pn_learn(&s->mean_prompt, r->n_tokens - sl->cached);
+    s->cached += sl->cached;
+    publish_slot(s, sl);
+    pn_sched_publish_kv(s);
+    pthread_mutex_unlock(&s->lock);
+    FO_DEBUGF("sched", "start id=%s prompt=%u cached=%u max_tokens=%u", r->id ? r->id : "-", r->n_tokens, sl->cached, r->max_tokens);
+    pn_request_start(r);
+    return true;
+}
+/* --- the loop -------------------------------------------------------------------------------- */
+/* How long to sleep: a tick, or until the oldest in the queue has waited too long. */
+static int wait_ms(struct pn_sched *s) {
+    double left = TICK_MS;
+    pthread_mutex_lock(&s->lock);
+    double expires = pn_queue_expires_ms(&s->queue, s->limits.queue_timeout_ms);
+    if (expires > 0) left = expires - pn_now_ms() + 1;
+    pthread_mutex_unlock(&s->lock);
+    return left < 1 ? 1 : left > TICK_MS ? TICK_MS : (int)left;
+}
+
+void *pn_sched_worker(void *sched) {
+    struct pn_sched *s = sched;
+    struct fo_err e;
+    for (;;) {
+        uint64_t seen = pn_wake_count(s->wake);
+        if (!sweep(s)) return NULL;
+        while (start_one(s)) {}
+        uint32_t n = pn_sched_build(s);
+        if (n > 0) {
+            pn_sched_step(s, n);
+            continue;
+        }
+        pn_wake_wait(s->wake, seen, wait_ms(s));
+        if (!s->failed && pn_model_check(s->m, &e) != 0) pn_sched_model_failed(s, &e);
+    }
+}
