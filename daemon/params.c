@@ -4,12 +4,12 @@
 
 #include <jansson.h>
 #include <math.h>
-#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "config/manifest.h"
+#include "daemon/body.h"
 #include "daemon/grammar.h"
 #include "daemon/items.h"
 #include "daemon/messages.h"
@@ -553,91 +553,6 @@ static bool take(const struct row *r, struct pd_params *p, json_t *v, struct pd_
     return true;
 }
 
-/* Of all bodies that are parsed now: see check_size. */
-static atomic_uint_fast64_t parts_held;
-
-/* Looks before the parser does, which recurses, and makes of three bytes an object of a hundred and more. False with the error. */
-static bool check_size(const char *s, size_t n, struct pd_params *p, struct pd_error *x) {
-    /* of about 48 bytes each: a list or an object takes four of them, a text or a member's name another two */
-    enum { LIST = 4, TEXT = 2, MAX_PARTS = 4 << 20, BODIES_AT_ONCE = 4 };
-    uint64_t parts = 0;
-    int depth = 0;
-    bool text = false;
-    for (size_t i = 0; i < n; i++) {
-        if (text) {
-            if (s[i] == '\\') i++;
-            else if (s[i] == '"') text = false;
-        } else if (s[i] == '"') {
-            text = true;
-            parts += TEXT;
-        } else if (s[i] == '[' || s[i] == '{') {
-            if (++depth > PD_MAX_JSON_DEPTH) return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is nested deeper than %d levels.", PD_MAX_JSON_DEPTH);
-            parts += LIST;
-        } else if (s[i] == ']' || s[i] == '}') {
-            depth--;
-        } else if (s[i] == ',') {
-            parts++;
-        }
-    }
-    if (parts > MAX_PARTS) return pd_error_set(x, PD_ERR_VALUE, NULL, "The body has too many values: it may have %d numbers, or a quarter as many lists.", MAX_PARTS);
-    p->parts = parts; /* pd_params_done gives them back */
-    return atomic_fetch_add(&parts_held, parts) + parts <= (uint64_t)BODIES_AT_ONCE * MAX_PARTS || pd_error_memory(x);
-}
-
-/* The field of the body's own that the byte before `at` is in the value of: its name as it is written, NULL where that has an escape. */
-static const char *field_at(const char *s, size_t at, size_t *ret_len) {
-    const char *name = NULL;
-    int depth = 0;
-    size_t begin = 0; /* of a text that is under way, behind its quote; 0 = none */
-    for (size_t i = 0; i < at; i++) {
-        if (begin) {
-            if (s[i] == '\\') {
-                i++;
-                continue;
-            }
-            if (s[i] != '"') continue;
-            if (depth == 1 && !name) name = s + begin, *ret_len = i - begin;
-            begin = 0;
-        } else if (s[i] == '"') {
-            begin = i + 1;
-        } else if (s[i] == '[' || s[i] == '{') {
-            depth++;
-        } else if (s[i] == ']' || s[i] == '}') {
-            depth--;
-        } else if (s[i] == ',' && depth == 1) {
-            name = NULL;
-        }
-    }
-    return name && !memchr(name, '\\', *ret_len) ? name : NULL;
-}
-
-/* A number beyond what is held. It is JSON all the same. */
-static bool too_large(const char *body, size_t len, const json_error_t *err, struct pd_error *x) {
-    static const char way[] = "whole numbers go from -9223372036854775808 to 9223372036854775807, others to 1.7e308";
-    size_t n = 0, at = err->position > 0 ? (size_t)err->position : 0;
-    const char *name = field_at(body, at < len ? at : len, &n);
-    if (!name || n >= sizeof x->param) return pd_error_set(x, PD_ERR_VALUE, NULL, "The number at line %d, column %d is out of range: %s.", err->line, err->column, way);
-    pd_error_set(x, PD_ERR_VALUE, NULL, "'%.*s': the number at line %d, column %d is out of range: %s.", (int)n, name, err->line, err->column, way);
-    snprintf(x->param, sizeof x->param, "%.*s", (int)n, name);
-    return false;
-}
-
-static bool parse_root(const char *body, size_t len, struct pd_params *p, struct pd_error *x) {
-    json_error_t err;
-    if (len == 0) return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is empty; a JSON object is needed.");
-    if (!check_size(body, len, p, x)) return false;
-    p->root = json_loadb(body, len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &err);
-    if (!p->root) {
-        if (json_error_code(&err) == json_error_out_of_memory || !err.text[0]) return pd_error_memory(x); /* most of its allocations fail without a word */
-        if (json_error_code(&err) == json_error_numeric_overflow) return too_large(body, len, &err, x);
-        for (char *c = err.text; *c; c++)
-            if ((unsigned char)*c < 0x20 || (unsigned char)*c >= 0x7F) *c = '?'; /* it quotes the body, which may not be UTF-8 */
-        return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is not JSON: line %d, column %d: %s", err.line, err.column, err.text);
-    }
-    if (!json_is_object(p->root)) return pd_error_set(x, PD_ERR_INVALID, NULL, "The body is not a JSON object.");
-    return true;
-}
-
 static bool given(const struct pd_params *p, const char *name) {
     const json_t *v = json_object_get(p->root, name);
     return v && !json_is_null(v);
@@ -700,9 +615,12 @@ bool pd_params_parse(unsigned api, const char *body, size_t len, struct pd_param
     struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .n_top = -1, .dimensions = -1, .parallel_calls = true, .reasoning_budget = PD_BUDGET_UNSET, .sampling = pn_sampling_default,
                            .add_generation_prompt = true };
     p.sampling.repeat_last_n = 64; /* without it a repeat_penalty would do nothing */
+    struct pd_body parsed = { 0 };
     const char *key;
     json_t *v;
-    bool ok = parse_root(body, len, &p, x);
+    bool ok = pd_body_parse(body, len, &parsed, x);
+    p.root = parsed.root;
+    p.parts = parsed.parts;
     if (ok) json_object_foreach(p.root, key, v) {
             const struct row *r = find_row(api, key);
             if (r) ok = take(r, &p, v, x);
@@ -730,8 +648,7 @@ void pd_params_done(struct pd_params *p) {
     pn_tools_put(p->tools);
     pn_grammar_put(p->calls);
     pn_grammar_put(p->grammar);
-    json_decref(p->root);
-    atomic_fetch_sub(&parts_held, p->parts);
+    pd_body_done(&(struct pd_body){ p->root, p->parts });
 }
 
 void pd_params_defaults(struct pd_params *p, const struct cf_sampling *d) {
