@@ -46,8 +46,13 @@ static const struct pd_route routes[] = {
     { "POST", "/admin/reconcile", pd_post_admin_reconcile, false,
       .doc = "Reads the manifest again. `?wait=1` answers when it is accepted or refused (400 with `report`), `?wait=applied` when everything is done; `?stream=1` sends what happens, one JSON object a line, "
       "and the result last. `prune=1` unloads ad hoc models, `if_generation=N` refuses with 409 when another generation is in force.", .query = "wait stream prune if_generation" },
+    { 0 },
 };
-enum { N_ROUTES = sizeof routes / sizeof *routes };
+enum { N_ROUTES = sizeof routes / sizeof *routes - 1 };
+
+const struct pd_route *pd_routes(void) {
+    return routes;
+}
 
 const struct pd_route *pd_route_at(size_t i) {
     return i < N_ROUTES ? &routes[i] : NULL;
@@ -69,19 +74,19 @@ static void allow_add(char *allow, size_t size, const char *method) {
     snprintf(allow + n, size - n, "%s%s", n ? ", " : "", method);
 }
 
-const struct pd_route *pd_route_find(const char *method, const char *path, char *param, size_t param_size, char *allow, size_t allow_size, bool *ret_ok) {
+const struct pd_route *pd_route_find(const struct pd_route *rows, const char *method, const char *path, char *param, size_t param_size, char *allow, size_t allow_size, bool *ret_ok) {
     const struct pd_route *found = NULL;
     size_t len = strlen(path);
     bool head = strcmp(method, "HEAD") == 0, star = strcmp(path, "*") == 0;
     while (len > 1 && path[len - 1] == '/') len--;
     allow[0] = param[0] = '\0';
     *ret_ok = true;
-    for (size_t i = 0; i < N_ROUTES; i++) {
+    for (const struct pd_route *r = rows; r->method; r++) {
         const char *rest = NULL;
-        if (!star && !matches(&routes[i], path, len, &rest)) continue;
-        if (!strstr(allow, routes[i].method)) allow_add(allow, allow_size, routes[i].method);
-        if (star || found || strcmp(routes[i].method, head ? "GET" : method) != 0) continue;
-        found = &routes[i];
+        if (!star && !matches(r, path, len, &rest)) continue;
+        if (!strstr(allow, r->method)) allow_add(allow, allow_size, r->method);
+        if (star || found || strcmp(r->method, head ? "GET" : method) != 0) continue;
+        found = r;
         if (rest) {
             snprintf(param, param_size, "%.*s", (int)(len - (size_t)(rest - path)), rest);
             *ret_ok = pd_percent_decode(param);
@@ -106,12 +111,15 @@ static bool has_unknown(const struct pd_route *r, const char *query, char *key, 
 }
 
 void pd_dispatch(void *ctx, struct pd_call *c) {
-    struct pd_app *app = ctx;
+    pd_dispatch_by(routes, ctx, c);
+}
+
+void pd_dispatch_by(const struct pd_route *rows, struct pd_app *app, struct pd_call *c) {
     char param[PD_MAX_URI_BYTES + 1], allow[64], quoted[256], key[64];
     bool ok;
     struct pd_error x;
     const char *method = c->head->method, *path = c->head->path;
-    const struct pd_route *r = pd_route_find(method, path, param, sizeof param, allow, sizeof allow, &ok);
+    const struct pd_route *r = pd_route_find(rows, method, path, param, sizeof param, allow, sizeof allow, &ok);
     FO_DEBUGF("http", "event=request request=%s method=%s path=%s body_bytes=%zu", c->id, method, pd_log_quote(path, quoted, sizeof quoted), c->n_body);
     if (c->draining && (!r || !r->while_draining)) {
         pd_error_set(&x, PD_ERR_DRAINING, NULL, "The server is stopping and takes no new requests.");

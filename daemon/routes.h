@@ -20,14 +20,18 @@ struct pd_route {
     const char *type;  /* of its answer; NULL = application/json */
 };
 
-/* The row for a method and a path as sent (still encoded; a slash at its end does not count). HEAD finds GET's row. NULL with
+/* The row of a table, which ends with one that is all zero, for a method and a path as sent (still encoded; a slash at its end does not count). HEAD finds GET's row. NULL with
  * *ret_allow "" when the path is nobody's, else with the methods that it has ("GET, HEAD, OPTIONS"), in `allow` [size]. `param` gets
  * the decoded {id}; false in *ret_ok when its escapes are broken. */
-const struct pd_route *pd_route_find(const char *method, const char *path, char *param, size_t param_size, char *allow, size_t allow_size, bool *ret_ok);
+const struct pd_route *pd_route_find(const struct pd_route *rows, const char *method, const char *path, char *param, size_t param_size, char *allow, size_t allow_size, bool *ret_ok);
+const struct pd_route *pd_routes(void);       /* the daemon's own table */
 const struct pd_route *pd_route_at(size_t i); /* NULL past the last */
 
 /* Answers any call that was let in (gate.h): the handler of http.h, with a struct pd_app as ctx. */
 void pd_dispatch(void *app, struct pd_call *call);
+
+/* The same by another table. */
+void pd_dispatch_by(const struct pd_route *rows, struct pd_app *app, struct pd_call *call);
 
 /* The reference page docs/http-api.md, from the tables of routes, fields and errors. */
 void pd_routes_doc(struct fo_buf *out);

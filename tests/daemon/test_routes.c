@@ -57,7 +57,7 @@ static void finds_each_route_by_method_and_path(void **state) {
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char param[64], allow[64];
         bool ok;
-        const struct pd_route *r = pd_route_find(rows[i].method, rows[i].path, param, sizeof param, allow, sizeof allow, &ok);
+        const struct pd_route *r = pd_route_find(pd_routes(), rows[i].method, rows[i].path, param, sizeof param, allow, sizeof allow, &ok);
         if ((r == NULL) != (rows[i].route == NULL) || (r && strcmp(r->path, rows[i].route) != 0)) fail_msg("%s %s", rows[i].method, rows[i].path);
         assert_int_equal(ok, rows[i].ok);
         assert_string_equal(allow, rows[i].allow);
