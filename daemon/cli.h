@@ -11,7 +11,7 @@
 struct fo_device;
 struct fo_err;
 
-enum { PD_CLI_MAX_MODELS = 64, PD_CLI_MAX_LIST = 16, PD_CLI_MAX_BATCH = 64 };
+enum { PD_CLI_MAX_MODELS = 64, PD_CLI_MAX_LIST = 16, PD_CLI_MAX_BATCH = 64, PD_CLI_MAX_TEXTS = 64 };
 
 /* What `serve` is told of one model: flags after a --model belong to it, flags before the first to all. */
 struct pd_cli_model {
@@ -26,13 +26,20 @@ struct pd_cli_list {
     int n;
 };
 
+/* Of an option that may be given several times. */
+struct pd_cli_texts {
+    const char *v[PD_CLI_MAX_TEXTS];
+    size_t n;
+};
+
 /* Every value a flag can set; zero = not given. Strings point into argv. */
 struct pd_cli_args {
     struct pd_cli_model models[PD_CLI_MAX_MODELS + 1]; /* [0] holds what stands before the first --model */
     int n_models;                                      /* of --model; model i is models[i + 1] */
-    const char *prompt, *system, *out, *input, *settings, *tokens, *template_file, *host, *log, *log_format, *api_keys_file, *tls_cert, *tls_key, *isa, *file, *device, *against;
+    const char *prompt, *system, *out, *input, *settings, *tokens, *template_file, *host, *log, *log_format, *api_keys_file, *tls_cert, *tls_key, *isa, *file, *device, *against, *backend_key_file;
     bool chat, raw, exact, no_bos, no_special, json, no_mmap, ignore_eos, has_temperature, has_seed, force;
-    int64_t max_tokens, port, threads, repeat, top_k, window;
+    int64_t max_tokens, port, threads, repeat, top_k, window, connect_timeout, head_timeout, idle_timeout;
+    struct pd_cli_texts backends;
     double temperature, top_p, min_p, repeat_penalty;
     uint64_t seed;
     struct pd_cli_list prefill, decode, depth, sequences, drafts;
@@ -55,6 +62,7 @@ int pd_cli_template(const struct pd_cli_args *a);
 int pd_cli_quantize(const struct pd_cli_args *a);
 int pd_cli_perplexity(const struct pd_cli_args *a);
 int pd_cli_drift(const struct pd_cli_args *a);
+int pd_cli_router(const struct pd_cli_args *a);
 
 /* "TYPE is one of ...": the rest of `pantheon quantize --help`. */
 void pd_cli_list_types(FILE *to);
@@ -92,6 +100,24 @@ void pd_cli_catch_interrupt(void);
 /* The same for everything that asks a process to end (Ctrl-C, SIGTERM, SIGHUP), for work that has something to tidy up. */
 void pd_cli_catch_end(void);
 bool pd_cli_interrupted(void);
+
+/* --- what servers share (cli_server.c) --- */
+struct fo_buf;
+struct pd_reading;
+
+/* `text` quoted; false after a message when YAML cannot say it. */
+bool pd_cli_put_text(struct fo_buf *y, const char *flag, const char *text);
+/* The beginning of a manifest: version and server, as the flags say; false after a message. */
+bool pd_cli_put_server(const struct pd_cli_args *a, struct fo_buf *y);
+/* What was `written` into y as a reading (pd_reading_done); false after a message, of whoever could not write or of this. */
+bool pd_cli_parse_manifest(bool written, struct fo_buf *y, struct pd_reading *ret);
+
+struct pd_cli_log {
+    const char *areas; /* as pd_log_open takes them */
+    bool json;
+};
+/* --log and --log-format; false after a message. */
+bool pd_cli_log(const struct pd_cli_args *a, struct pd_cli_log *ret);
 
 /* --- line editing for --chat (cli_line.c) --- */
 struct pd_line;

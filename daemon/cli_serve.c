@@ -7,8 +7,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include "config/manifest.h"
-#include "config/text.h"
 #include "daemon/cli.h"
 #include "daemon/log.h"
 #include "daemon/serve.h"
@@ -17,28 +15,18 @@
 #include "engine/version.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
-#include "foundry/base/log.h"
 #include "foundry/device.h"
-
-enum { MAX_MANIFEST = 1 << 20 };
 
 static void put_int(struct fo_buf *y, const char *key, int64_t own, int64_t all) {
     int64_t v = own ? own : all;
     if (v) fo_buf_printf(y, "    %s: %lld\n", key, (long long)v);
 }
 
-/* `text` quoted; false after a message when YAML cannot say it. */
-static bool put_text(struct fo_buf *y, const char *flag, const char *text) {
-    if (cf_quote(text, y)) return true;
-    pd_cli_failf("%s: not valid UTF-8", flag);
-    return false;
-}
-
 static bool put_name(const char *path, struct fo_buf *y) {
     size_t n;
     const char *base = pn_model_path_name(path, &n);
     char *name = strndup(base, n);
-    bool ok = name && put_text(y, "--model", name);
+    bool ok = name && pd_cli_put_text(y, "--model", name);
     if (!name) y->failed = true;
     free(name);
     return ok;
@@ -118,7 +106,7 @@ static bool put_dies(struct fo_buf *y, const struct found *f, const char *list) 
             if (k >= f->n) return pd_cli_failf("--dies %s: there is no accelerator die %s; there are %d, from 0", list, word, f->n), false;
             snprintf(word, sizeof word, "%s", f->dies[k].name);
         }
-        if (!put_text(y, "--dies", word)) return false;
+        if (!pd_cli_put_text(y, "--dies", word)) return false;
         p += n;
         if (!*p) break;
         fo_buf_puts(y, ", ");
@@ -177,9 +165,9 @@ static bool put_model(const struct pd_cli_args *a, int i, const struct found *f,
     const struct pd_cli_model *m = &a->models[i], *all = &a->models[0];
     const char *template = m->chat_template ? m->chat_template : all->chat_template;
     fo_buf_puts(y, "  - name: ");
-    if (m->name ? !put_text(y, "--name", m->name) : !put_name(m->path, y)) return false;
+    if (m->name ? !pd_cli_put_text(y, "--name", m->name) : !put_name(m->path, y)) return false;
     fo_buf_puts(y, "\n    source: { path: ");
-    if (!put_text(y, "--model", m->path)) return false;
+    if (!pd_cli_put_text(y, "--model", m->path)) return false;
     fo_buf_puts(y, " }\n");
     put_int(y, "ctx_cap", m->ctx_cap, all->ctx_cap);
     int64_t concurrent = m->max_concurrent ? m->max_concurrent : all->max_concurrent;
@@ -194,33 +182,14 @@ static bool put_model(const struct pd_cli_args *a, int i, const struct found *f,
     if (!put_kv(m->kv ? m->kv : all->kv, y) || !put_speculation(m->speculation ? m->speculation : all->speculation, y)) return false;
     if (template) {
         fo_buf_puts(y, "    chat_template: ");
-        if (!put_text(y, "--chat-template", template)) return false;
+        if (!pd_cli_put_text(y, "--chat-template", template)) return false;
         fo_buf_putc(y, '\n');
     }
     return put_placement(a, i, f, y);
 }
 
 static bool write_manifest(const struct pd_cli_args *a, const struct found *f, struct fo_buf *y) {
-    const char *host = a->host ? a->host : "127.0.0.1";
-    long long port = a->port ? (long long)a->port : 8080;
-    char listen[300];
-    snprintf(listen, sizeof listen, strchr(host, ':') && *host != '[' ? "[%s]:%lld" : "%s:%lld", host, port);
-    fo_buf_puts(y, "version: 1\nserver:\n  listen: [ ");
-    if (!put_text(y, "--host", listen)) return false;
-    fo_buf_puts(y, " ]\n");
-    if (a->api_keys_file) {
-        fo_buf_puts(y, "  api_keys_file: ");
-        if (!put_text(y, "--api-keys-file", a->api_keys_file)) return false;
-        fo_buf_putc(y, '\n');
-    }
-    if (a->tls_cert || a->tls_key) {
-        fo_buf_puts(y, "  tls: { ");
-        if (a->tls_cert) fo_buf_puts(y, "cert: ");
-        if (a->tls_cert && !put_text(y, "--tls-cert", a->tls_cert)) return false;
-        if (a->tls_key) fo_buf_puts(y, a->tls_cert ? ", key: " : "key: ");
-        if (a->tls_key && !put_text(y, "--tls-key", a->tls_key)) return false;
-        fo_buf_puts(y, " }\n");
-    }
+    if (!pd_cli_put_server(a, y)) return false;
     if (a->threads) fo_buf_printf(y, "host:\n  threads: %lld\n", (long long)a->threads);
     fo_buf_puts(y, "models:\n");
     for (int i = 1; i <= a->n_models; i++) {
@@ -230,66 +199,28 @@ static bool write_manifest(const struct pd_cli_args *a, const struct found *f, s
     return true;
 }
 
-/* Parses what was written; there is no file to point at: the findings' text names the key, which is the flag's name. Takes `text` over. */
-static bool parse(char *text, struct pd_reading *ret) {
-    struct cf_report report = { 0 };
-    struct fo_err e;
-    *ret = (struct pd_reading){ .text = text, .len = strlen(text) };
-    bool ok = cf_manifest_parse(text, ret->len, &ret->manifest, &report, &e) == FO_OK;
-    if (!ok && report.n == 0) pd_cli_fail(&e);
-    for (size_t i = 0; i < report.n; i++) pd_cli_failf("%s", report.findings[i].text);
-    cf_report_done(&report);
-    if (!ok) ret->manifest = NULL;
-    return ok;
-}
-
 int pd_cli_serve(const struct pd_cli_args *a) {
     if (a->n_models == 0) {
         pd_cli_failf("which model? Give --model FILE");
         return PD_EXIT_USAGE;
     }
-    const char *areas = NULL;
-    if (a->log) {
-        if (strncmp(a->log, "debug=", 6) != 0) {
-            pd_cli_failf("--log %s: must be debug=AREA,...", a->log);
-            return PD_EXIT_USAGE;
-        }
-        areas = a->log + 6;
-        size_t n;
-        const char *unknown = fo_log_unknown_area(areas, &n);
-        if (unknown) {
-            pd_cli_failf("--log %s: there is no area '%.*s'; there are %s, and all", a->log, (int)n, unknown, fo_log_areas());
-            return PD_EXIT_USAGE;
-        }
-    }
-    bool json = false;
-    if (a->log_format && !pd_log_format(a->log_format, &json)) {
-        pd_cli_failf("--log-format %s: text or json", a->log_format);
-        return PD_EXIT_USAGE;
-    }
+    struct pd_cli_log log;
+    if (!pd_cli_log(a, &log)) return PD_EXIT_USAGE;
     if (a->models[0].name && a->n_models > 0) {
         pd_cli_failf("--name %s stands before the first --model: put it after the model it names", a->models[0].name);
         return PD_EXIT_USAGE;
     }
     struct fo_buf y;
-    fo_buf_init(&y, MAX_MANIFEST);
+    fo_buf_init(&y, PD_MAX_MANIFEST_BYTES);
     struct found found;
     find_dies(&found);
-    bool written = write_manifest(a, &found, &y);
     struct pd_reading r = { 0 };
     int rc = PD_EXIT_USAGE;
-    char *text = written && !y.failed ? fo_buf_steal(&y) : NULL;
-    if (!written && !y.failed) {
-        rc = PD_EXIT_USAGE; /* said already */
-    } else if (!text) {
-        pd_cli_failf("the flags do not fit a manifest of %d bytes", MAX_MANIFEST);
-    } else if (!parse(text, &r)) {
-        rc = PD_EXIT_USAGE;
-    } else {
+    if (pd_cli_parse_manifest(write_manifest(a, &found, &y), &y, &r)) {
         const char *backend = fo_device_build_backend();
         printf("backend=%s build=%s accelerator=%s\ndies=%d\n", backend, pn_build(), found.n ? found.dies[0].kind : "none", found.n);
         fflush(stdout);
-        pd_log_open(areas, json);
+        pd_log_open(log.areas, log.json);
         rc = pd_serve(&r, &(struct pd_serve_opts){ .isa = a->isa, .no_mmap = a->no_mmap, .must_serve = true });
     }
     pd_reading_done(&r);

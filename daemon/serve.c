@@ -27,18 +27,28 @@
 #include "foundry/base/log.h"
 #include "foundry/device.h"
 
-/* Binds what the manifest names. Before the loop, so that an address in use is said at once. */
-static int open_http(struct pd_app *app, const struct cf_manifest *m, const struct pd_passed *passed, struct fo_err *e) {
+int pd_serve_open(struct pd_app *app, const struct cf_manifest *m, const struct pd_passed *passed, const char *admin_socket, pd_http_handler *handler, struct fo_err *e) {
     struct pd_http_opts http = {
-        .listen = { .rows = (const char *const *)m->server.listen, .n_rows = m->server.n_listen, .admin_socket = m->server.admin_socket, .passed = passed },
+        .listen = { .rows = (const char *const *)m->server.listen, .n_rows = m->server.n_listen, .admin_socket = admin_socket, .passed = passed },
         .tls = pd_cert_tls(app->cert),
-        .handler = pd_dispatch,
+        .handler = handler,
         .admit = pd_gate_admit,
         .done = pd_gate_done,
         .ctx = app,
     };
     pd_loop_limits(m, &http.limits);
     return pd_http_open(&http, &app->http, e);
+}
+
+void pd_serve_prepare(sigset_t *ret) {
+    /* hundreds of connection threads would each keep their own heap arena */
+    mallopt(M_ARENA_MAX, 2);
+    sigemptyset(ret);
+    sigaddset(ret, SIGTERM);
+    sigaddset(ret, SIGINT);
+    sigaddset(ret, SIGHUP);
+    pthread_sigmask(SIG_BLOCK, ret, NULL); /* inherited by every thread: signals are read by the main thread alone */
+    signal(SIGPIPE, SIG_IGN);
 }
 
 int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
@@ -48,14 +58,7 @@ int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
     struct pd_loop_opts loop_opts = { .config = opts->config, .dir = opts->dir, .state_dir = opts->state_dir, .isa = opts->isa, .no_mmap = opts->no_mmap, .must_serve = opts->must_serve };
     struct fo_err e;
     sigset_t mask;
-    /* hundreds of connection threads would each keep their own heap arena */
-    mallopt(M_ARENA_MAX, 2);
-    sigemptyset(&mask);
-    sigaddset(&mask, SIGTERM);
-    sigaddset(&mask, SIGINT);
-    sigaddset(&mask, SIGHUP);
-    pthread_sigmask(SIG_BLOCK, &mask, NULL); /* inherited by every thread: signals are read by the main thread alone */
-    signal(SIGPIPE, SIG_IGN);
+    pd_serve_prepare(&mask);
     fo_log(FO_LOG_INFO, "serve", "event=start version=%s build=\"%s\" backend=%s", pn_version(), pn_build(), fo_device_build_backend());
     int status = PD_SERVED, code = pd_app_init(&app, &e);
     app.config = opts->config;
@@ -63,7 +66,7 @@ int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
     if (code == FO_OK) code = pd_gate_new(&app.gate, &e);
     if (code == FO_OK) code = pd_cert_new(&app.cert, &e);
     if (code == FO_OK) code = pd_notify_sockets(&passed, &e);
-    if (code == FO_OK) code = open_http(&app, r->manifest, &passed, &e);
+    if (code == FO_OK) code = pd_serve_open(&app, r->manifest, &passed, r->manifest->server.admin_socket, pd_dispatch, &e);
     if (code == FO_OK) code = pd_loop_new(&app, r, opts->generation, opts->bad_report, &loop_opts, &loop, &e);
     if (code == FO_OK) code = pd_http_start(app.http, &e);
     if (code == FO_OK) {

@@ -1,8 +1,15 @@
 /* The daemon proper: `pantheond` and `pantheon serve` are both this one function over a manifest. */
 #pragma once
+#include <signal.h>
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "daemon/http.h"
+
+struct cf_manifest;
+struct fo_err;
+struct pd_app;
+struct pd_passed;
 struct pd_reading;
 
 struct pd_serve_opts {
@@ -23,3 +30,11 @@ enum { PD_SERVED = 0, PD_CANNOT_SERVE = 1, PD_BAD_MANIFEST = 78 };
  * manifest is taken over. Returns the exit status; every event and error is logged (pd_log_open comes before). Called once, on the
  * main thread, before other threads exist: signals are blocked for the process. A second SIGINT ends the process at once. */
 int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts);
+
+/* --- what the router (router_serve.h) shares --- */
+
+/* First of all: SIGTERM, SIGINT and SIGHUP are blocked for the whole process, which are in *ret, SIGPIPE is ignored, and the heap is set up for many threads. */
+void pd_serve_prepare(sigset_t *ret);
+
+/* Binds what the manifest's `listen` names, and admin_socket unless NULL, behind the app's gate and certificate. Before anything that takes long, so that an address in use is said at once. */
+int pd_serve_open(struct pd_app *app, const struct cf_manifest *m, const struct pd_passed *passed, const char *admin_socket, pd_http_handler *handler, struct fo_err *e);
