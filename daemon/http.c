@@ -135,7 +135,9 @@ static const char *reason(int status) {
                  { 431, "Request Header Fields Too Large" },
                  { 500, "Internal Server Error" },
                  { 501, "Not Implemented" },
+                 { 502, "Bad Gateway" },
                  { 503, "Service Unavailable" },
+                 { 504, "Gateway Timeout" },
                  { 505, "HTTP Version Not Supported" } };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++)
         if (rows[i].status == status) return rows[i].text;
@@ -181,7 +183,7 @@ bool pd_reply(struct pd_call *call, int status, const char *type, const char *he
 bool pd_stream_open(struct pd_call *call, int status, const char *type, const char *headers) {
     struct pd_conn *c = call->conn;
     struct fo_buf out;
-    fo_buf_init(&out, 4096);
+    fo_buf_init(&out, 2 * PD_MAX_HEAD_BYTES);
     c->chunked = call->head->minor == 1;
     if (!c->chunked) c->close_after = true; /* HTTP/1.0: the end of the connection is the end of the body */
     put_head(&out, call, status, type, headers);
@@ -210,6 +212,10 @@ bool pd_stream_write(struct pd_call *call, const char *bytes, size_t n) {
 bool pd_stream_close(struct pd_call *call) {
     struct pd_conn *c = call->conn;
     return c->chunked && !c->head_only ? send_all(c, "0\r\n\r\n", 5) : !c->gone;
+}
+
+void pd_stream_cut(struct pd_call *call) {
+    call->conn->close_after = true;
 }
 
 /* --- one connection --- */

@@ -23,6 +23,8 @@ struct pd_note {
     char why[512];                      /* the text of a failure that is the server's; "" = none */
     char key[PD_MAX_KEY_NAME + 1];      /* whose request it is; "" = nobody's */
     char model[128];                    /* "" = none */
+    const char *backend;                /* a router's: which server it was passed to last; NULL = none. It outlives the request */
+    uint32_t tries;                     /* ... and to how many in all */
     bool generates, stream;             /* generates: what follows stands in the line */
     uint32_t prompt_tokens, completion_tokens, reasoning_tokens, calls /* of functions */;
     const char *thought;                /* why a thought was ended for the model: "budget", "loop"; NULL = none was. Static storage */
@@ -109,6 +111,8 @@ bool pd_reply(struct pd_call *c, int status, const char *type, const char *heade
 bool pd_stream_open(struct pd_call *c, int status, const char *type, const char *headers);
 bool pd_stream_write(struct pd_call *c, const char *bytes, size_t n);
 bool pd_stream_close(struct pd_call *c);
+/* In the place of pd_stream_close: the answer is not whole, and the connection's end without its last chunk says so. */
+void pd_stream_cut(struct pd_call *c);
 
 /* The address that the client connected to, without the port, as "127.0.0.1" or "::1"; "" when there is none. Returns out. */
 const char *pd_call_own_address(const struct pd_call *c, char out[46]);

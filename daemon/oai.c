@@ -58,6 +58,9 @@ static const struct pd_error_row rows[PD_N_ERRORS] = {
     [PD_ERR_CONNECTIONS] = { 503, SERVER, "connection_limit", "All connections are in use, or all that one address may have.", false, .retry_after_s = 1 },
     [PD_ERR_MEMORY] = { 503, SERVER, "out_of_memory", "Memory ran out for this request; others go on.", false, .retry_after_s = 1 },
     [PD_ERR_DEVICE] = { 503, SERVER, "device_error", "The device or the model's file failed under the request.", false, .retry_after_s = 1 },
+    [PD_ERR_BACKEND] = { 502, SERVER, "backend_failed", "Of `pantheon router`: the server behind it broke off, or what it says is no HTTP.", false },
+    [PD_ERR_BACKEND_TIME] = { 504, SERVER, "backend_timeout", "Of `pantheon router`: the server behind it said nothing in time.", false },
+    [PD_ERR_NO_BACKEND] = { 503, SERVER, "no_backend", "Of `pantheon router`: none of the servers behind it that have the model answers.", false, .retry_after_s = 2 },
     [PD_ERR_HTTP_VERSION] = { 505, INVALID, "http_version", "Not HTTP/1.1 or HTTP/1.0.", true },
 };
 

@@ -50,6 +50,9 @@ enum pd_error_id {
     PD_ERR_CONNECTIONS,   /* over the connection cap */
     PD_ERR_MEMORY,
     PD_ERR_DEVICE,
+    PD_ERR_BACKEND,       /* a router's: what answered it */
+    PD_ERR_BACKEND_TIME,
+    PD_ERR_NO_BACKEND,
     PD_ERR_HTTP_VERSION,
     PD_N_ERRORS
 };

@@ -15,7 +15,7 @@
 
 enum {
     RUN = 1, SERVE = 2, INSPECT = 4, BENCH = 8, LOGITS = 16, TOKENIZE = 32, DETOKENIZE = 64, TEMPLATE = 128, QUANTIZE = 256,
-    PERPLEXITY = 512, DRIFT = 1024
+    PERPLEXITY = 512, DRIFT = 1024, ROUTER = 2048
 };
 
 static const struct command {
@@ -28,6 +28,7 @@ static const struct command {
 } commands[] = {
     { "run", RUN, pd_cli_run, "--model M (--prompt T | --chat)", "answer one prompt, or chat (the default: `run` may be left out)", 0, NULL },
     { "serve", SERVE, pd_cli_serve, "--model M [--name N] ... [--port P]", "serve models over the OpenAI-compatible API", 0, NULL },
+    { "router", ROUTER, pd_cli_router, "--backend URL [--backend URL ...] [--port P]", "one address in front of several servers: by model, by conversation, around those that are down", 0, NULL },
     { "inspect", INSPECT, pd_cli_inspect, "M", "what a model file holds, what it needs, and why it cannot be served", 1, NULL },
     { "bench", BENCH, pd_cli_bench, "--model M [-p 512] [-n 64]", "tokens per second of prefill and decode", 1, NULL },
     { "logits", LOGITS, pd_cli_logits, "--model M --tokens 1,2,3 --out FILE", "logits of every position, float32 little endian [tokens][vocabulary]", 0, NULL },
@@ -41,7 +42,7 @@ static const struct command {
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 
-enum kind { FLAG, STR, INT, REAL, U64, LIST, MODEL_PATH, MODEL_STR, MODEL_INT };
+enum kind { FLAG, STR, INT, REAL, U64, LIST, TEXTS, MODEL_PATH, MODEL_STR, MODEL_INT };
 #define AT(field) offsetof(struct pd_cli_args, field)
 #define HAS(field) (int)offsetof(struct pd_cli_args, field)
 #define IN_MODEL(field) offsetof(struct pd_cli_model, field)
@@ -76,17 +77,22 @@ static const struct option_row {
     { "max-concurrent", 0, MODEL_INT, IN_MODEL(max_concurrent), -1, SERVE | INSPECT, 1, 64, "N", "requests that run at once (default 2)" },
     { "chat-template", 0, MODEL_STR, IN_MODEL(chat_template), -1, SERVE | RUN, 0, 0, "FILE", "template to use instead of the model's own" },
     { "reasoning-budget", 0, MODEL_INT, IN_MODEL(reasoning_budget), MODEL_HAS(has_reasoning_budget), SERVE, 0, 1 << 20, "N", "most tokens of a thought, for requests that do not say (default: no limit; 0 = no thought)" },
-    { "host", 0, STR, AT(host), -1, SERVE, 0, 0, "ADDR", "address to listen on (default 127.0.0.1)" },
-    { "port", 0, INT, AT(port), -1, SERVE, 0, 65535, "P", "port to listen on (default 8080)" },
+    { "host", 0, STR, AT(host), -1, SERVE | ROUTER, 0, 0, "ADDR", "address to listen on (default 127.0.0.1)" },
+    { "port", 0, INT, AT(port), -1, SERVE | ROUTER, 0, 65535, "P", "port to listen on (default 8080)" },
     { "dies", 0, MODEL_STR, IN_MODEL(dies), -1, SERVE | INSPECT, 0, 0, "LIST", "where it runs: 0,1 counts accelerator dies as /admin/dies lists them, names work too; several split it by layers (inspect: over as many equal dies, which need not be there)" },
     { "kv", 0, MODEL_STR, IN_MODEL(kv), -1, RUN | INSPECT | BENCH | LOGITS | PERPLEXITY | DRIFT, 0, 0, "TYPE", "type of the KV cache: f16 (the default), q8_0 or q4_0 for a half or a quarter of its memory; f32 (the default of --exact)" },
     { "kv", 0, MODEL_STR, IN_MODEL(kv), -1, SERVE, 0, 0, "TYPE", "type of the KV cache: f16 (the default), q8_0 or q4_0 for a half or a quarter of its memory" },
     { "speculation", 0, MODEL_STR, IN_MODEL(speculation), -1, SERVE, 0, 0, "auto|off", "guess tokens that repeat earlier text and check several in a step, while that pays (the default), or not" },
-    { "log", 0, STR, AT(log), -1, SERVE, 0, 0, "debug=AREAS", "debug notes of these areas (http,reconcile,sched or all)" },
-    { "log-format", 0, STR, AT(log_format), -1, SERVE, 0, 0, "json|text", "the log as one JSON object a line, or as key=value (the default)" },
-    { "api-keys-file", 0, STR, AT(api_keys_file), -1, SERVE, 0, 0, "FILE", "ask for one of the API keys whose digests this file has, NAME:SHA256 a line" },
-    { "tls-cert", 0, STR, AT(tls_cert), -1, SERVE, 0, 0, "FILE", "speak TLS with this certificate in PEM form, its chain behind it" },
-    { "tls-key", 0, STR, AT(tls_key), -1, SERVE, 0, 0, "FILE", "its private key in PEM form" },
+    { "log", 0, STR, AT(log), -1, SERVE | ROUTER, 0, 0, "debug=AREAS", "debug notes of these areas (http,reconcile,sched or all)" },
+    { "log-format", 0, STR, AT(log_format), -1, SERVE | ROUTER, 0, 0, "json|text", "the log as one JSON object a line, or as key=value (the default)" },
+    { "api-keys-file", 0, STR, AT(api_keys_file), -1, SERVE | ROUTER, 0, 0, "FILE", "ask for one of the API keys whose digests this file has, NAME:SHA256 a line" },
+    { "tls-cert", 0, STR, AT(tls_cert), -1, SERVE | ROUTER, 0, 0, "FILE", "speak TLS with this certificate in PEM form, its chain behind it" },
+    { "tls-key", 0, STR, AT(tls_key), -1, SERVE | ROUTER, 0, 0, "FILE", "its private key in PEM form" },
+    { "backend", 0, TEXTS, AT(backends), -1, ROUTER, 0, 0, "URL", "a server to pass requests to: http://HOST:PORT, https://HOST:PORT or unix:/PATH; as often as there are servers" },
+    { "backend-key-file", 0, STR, AT(backend_key_file), -1, ROUTER, 0, 0, "FILE", "the API key that the servers are asked with, on one line (default: each client's own)" },
+    { "connect-timeout", 0, INT, AT(connect_timeout), -1, ROUTER, 1, 3600, "S", "seconds until a server is connected to (default 2)" },
+    { "head-timeout", 0, INT, AT(head_timeout), -1, ROUTER, 1, 86400, "S", "seconds until an answer begins; one that is no stream begins when it is done (default 900)" },
+    { "idle-timeout", 0, INT, AT(idle_timeout), -1, ROUTER, 1, 86400, "S", "seconds between two pieces of an answer (default 300)" },
     { "threads", 't', INT, AT(threads), -1, RUN | SERVE | BENCH | LOGITS | QUANTIZE | PERPLEXITY | DRIFT, 1, 1024, "N", "compute threads (default: all this process may use)" },
     { "isa", 0, STR, AT(isa), -1, RUN | SERVE | BENCH | LOGITS | PERPLEXITY, 0, 0, "NAME", "highest instruction set to use: scalar, sse, avx2, avx512; on Arm neon, dotprod" },
     { "no-mmap", 0, FLAG, AT(no_mmap), -1, RUN | SERVE | BENCH | PERPLEXITY, 0, 0, NULL, "read the weights into memory instead of mapping the file" },
@@ -174,6 +180,15 @@ static int set(struct pd_cli_args *a, const struct option_row *r, const char *s)
     switch (r->kind) {
     case FLAG: *(bool *)(base + r->at) = true; return 0;
     case STR: *(const char **)(base + r->at) = s; return 0;
+    case TEXTS: {
+        struct pd_cli_texts *l = (struct pd_cli_texts *)(base + r->at);
+        if (l->n == PD_CLI_MAX_TEXTS) {
+            fprintf(stderr, "pantheon: --%s more than %d times\n", r->name, PD_CLI_MAX_TEXTS);
+            return PD_EXIT_USAGE;
+        }
+        l->v[l->n++] = s;
+        return 0;
+    }
     case MODEL_PATH:
         if (a->n_models == PD_CLI_MAX_MODELS) {
             fprintf(stderr, "pantheon: more than %d models\n", PD_CLI_MAX_MODELS);
