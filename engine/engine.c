@@ -406,7 +406,7 @@ int pn_submit(struct pn_served *s, const struct pn_request_opts *o, struct pn_re
     if (rc == 0 && o->embed) rc = pn_pooling_check(info->pooling, e);
     if (rc == 0 && !o->embed && (o->want_text || o->n_stops > 0) && !info->has_tokenizer)
         rc = fo_fail(e, FO_EUNSUPPORTED, "this model has no tokenizer that can write text: %s", info->tokenizer_error);
-    if (rc == 0) rc = pn_sched_room(s->sched, o->goes_on, e); /* before anything is copied: a full queue answers at once */
+    if (rc == 0) rc = pn_sched_room(s->sched, o, e); /* before anything is copied: a full queue answers at once */
     struct pn_request *r = NULL;
     if (rc == 0)
         rc = pn_request_new(o, (uint32_t)ret_budget->max_tokens, (int32_t)info->n_vocab, info->has_tokenizer ? pn_chat_dialect(pn_model_chat(s->model)) : NULL,

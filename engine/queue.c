@@ -9,17 +9,16 @@ void pn_queue_init(struct pn_queue *q) {
     *q = (struct pn_queue){ .tail = &q->head };
 }
 
-void pn_queue_push(struct pn_queue *q, struct pn_request *r) {
-    r->next = NULL;
-    *q->tail = r;
-    q->tail = &r->next;
-    q->n++;
+void pn_queue_done(struct pn_queue *q) {
+    pn_fair_done(&q->fair);
 }
 
-void pn_queue_push_front(struct pn_queue *q, struct pn_request *r) {
-    r->next = q->head;
-    if (!q->head) q->tail = &r->next;
-    q->head = r;
+void pn_queue_push(struct pn_queue *q, struct pn_request *r, bool first) {
+    struct pn_request **link = first ? &q->head : q->tail;
+    r->first = first;
+    r->next = *link;
+    *link = r;
+    if (!r->next) q->tail = &r->next;
     q->n++;
 }
 
@@ -33,8 +32,37 @@ static struct pn_request *take(struct pn_queue *q, struct pn_request **link) {
     return r;
 }
 
-struct pn_request *pn_queue_pop(struct pn_queue *q) {
-    return q->head ? take(q, &q->head) : NULL;
+struct pn_request *pn_queue_pop(struct pn_queue *q, double now_ms, uint32_t timeout_ms) {
+    double step_ms = timeout_ms / 4.0;
+    uint32_t most = 0;
+    if (q->head && q->head->first) return take(q, &q->head);
+    for (const struct pn_request *r = q->head; r; r = r->next)
+        if (pn_fair_urgency(r->priority) > most) most = pn_fair_urgency(r->priority);
+    struct pn_request **best = NULL;
+    for (struct pn_request **link = &q->head; *link; link = &(*link)->next) {
+        const struct pn_request *r = *link;
+        if (pn_fair_reach(r->priority, now_ms - r->submitted_ms, step_ms) < most) continue;
+        if (!best || pn_fair_before(r->account, (*best)->account, true)) best = link;
+    }
+    return best ? take(q, best) : NULL;
+}
+
+uint32_t pn_queue_ahead(const struct pn_queue *q, enum pn_priority priority) {
+    uint32_t n = 0;
+    for (const struct pn_request *r = q->head; r; r = r->next) n += pn_fair_urgency(r->priority) >= pn_fair_urgency(priority);
+    return n;
+}
+
+/* Free slots count as places: a burst that comes before the worker has woken is not refused for it. */
+bool pn_queue_takes(const struct pn_queue *q, const char *tenant, enum pn_priority priority, uint32_t n_running, uint32_t slots, uint32_t depth) {
+    if (pn_queue_ahead(q, priority) + n_running < slots + depth) return true;
+    return depth > 0 && q->n > 0 && pn_fair_waiting(&q->fair, tenant) == 0;
+}
+
+/* Out of the accounts too. */
+static void leave(struct pn_queue *q, struct pn_request *r) {
+    pn_fair_drop(&q->fair, r->account);
+    r->account = NULL;
 }
 
 struct pn_request *pn_queue_sweep(struct pn_queue *q, bool all, uint32_t *ret_cancelled, uint32_t *ret_others) {
@@ -46,6 +74,7 @@ struct pn_request *pn_queue_sweep(struct pn_queue *q, bool all, uint32_t *ret_ca
             continue;
         }
         struct pn_request *r = take(q, link);
+        leave(q, r);
         *end = r;
         end = &r->next;
         if (pn_request_cancelled(r)) cancelled++;
@@ -65,6 +94,7 @@ struct pn_request *pn_queue_expire(struct pn_queue *q, double now_ms, uint32_t t
             continue;
         }
         struct pn_request *r = take(q, link);
+        leave(q, r);
         *end = r;
         end = &r->next;
         n++;

@@ -11,6 +11,7 @@
 #include "foundry/base/err.h"
 #include "foundry/tok.h"
 
+struct pn_account;
 struct pn_grammar_run;
 struct pn_loop;
 struct pn_pooled;
@@ -50,7 +51,10 @@ struct pn_request {
     atomic_int holders;
     atomic_bool cancelled;
 
-    struct pn_request *next; /* the queue's */
+    /* the queue's, under its lock */
+    struct pn_request *next;
+    struct pn_account *account; /* whose tokens it takes; NULL = it neither waits nor runs */
+    bool first;                 /* it comes before the others */
 
     uint32_t n_out; /* worker: tokens of the answer so far */
 

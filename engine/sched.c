@@ -25,13 +25,32 @@ struct pn_request *pn_sched_take_out(struct pn_sched *s, bool all) {
     return list;
 }
 
-/* When a place should be free: what a request takes at the measured rates, shared by those that run together. */
+/* Tokens that an answer should still get: as many as answers lately had, unless it may not. */
+static double answer_left(const struct pn_sched *s, uint32_t max_tokens, uint32_t n) {
+    double all = s->mean_answer > 0 ? s->mean_answer : GUESS_TOKENS;
+    if (all > max_tokens) all = max_tokens;
+    return all > n ? all - n : n < max_tokens;
+}
+
+/* When a place should be free: the tokens that are left of all that runs and waits, at the measured rates, shared by the slots. */
 static uint32_t retry_after(const struct pn_sched *s) {
     if (s->failed) return RETRY_FAILED_S;
     if (s->draining) return RETRY_DRAINING_S;
-    double answer = s->mean_answer > 0 ? s->mean_answer : GUESS_TOKENS, seconds = 0;
-    if (s->prefill_tps > 0) seconds += s->mean_prompt / s->prefill_tps;
-    if (s->decode_tps > 0) seconds += answer / s->decode_tps;
+    /* of prompts, what was lately found in kept KV is not computed */
+    double fresh = (double)(s->prefilled + 1) / (double)(s->prefilled + s->cached + 1), prompts = 0, answers = 0, seconds = 0;
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        const struct pn_slot_status *x = &s->shown[i];
+        if (!x->busy) continue;
+        if (x->prompt_tokens > x->computed_tokens) prompts += x->prompt_tokens - x->computed_tokens;
+        answers += answer_left(s, x->max_tokens, x->generated_tokens);
+    }
+    for (const struct pn_request *r = s->queue.head; r; r = r->next) {
+        prompts += fresh * r->n_tokens;
+        answers += answer_left(s, r->max_tokens, 0);
+    }
+    if (s->prefill_tps > 0) seconds += prompts / s->prefill_tps;
+    if (s->decode_tps > 0) seconds += answers / s->decode_tps;
+    seconds /= pn_sched_slots_now(s);
     return seconds >= RETRY_MAX_S ? RETRY_MAX_S : seconds <= 1 ? 1 : (uint32_t)(seconds + 0.999);
 }
 
@@ -41,20 +60,24 @@ static int state_check(struct pn_sched *s, bool goes_on, struct fo_err *e) {
     return 0;
 }
 
-/* Free slots count as places: a burst that comes before the worker has woken is not refused for it. */
-static bool full(const struct pn_sched *s) {
-    return s->queue.n + s->n_running >= pn_sched_slots_now(s) + s->limits.queue_depth;
+static bool takes(const struct pn_sched *s, const char *tenant, enum pn_priority priority) {
+    return pn_queue_takes(&s->queue, tenant, priority, s->n_running, pn_sched_slots_now(s), s->limits.queue_depth);
+}
+
+static int full(const struct pn_sched *s, enum pn_priority priority, struct fo_err *e) {
+    uint32_t n = pn_queue_ahead(&s->queue, priority);
+    return fo_fail_need(e, FO_EBUSY, (uint64_t)n + 1, s->limits.queue_depth, "the queue is full: %u requests run and %u wait (at most %u)", s->n_running, n,
+                        s->limits.queue_depth);
 }
 
 /* Under the lock; what had been cancelled leaves first, through *ret_gone. */
-static int room(struct pn_sched *s, bool goes_on, struct pn_request **ret_gone, struct fo_err *e) {
+static int room(struct pn_sched *s, const char *tenant, enum pn_priority priority, bool goes_on, struct pn_request **ret_gone, struct fo_err *e) {
     *ret_gone = NULL;
     int rc = state_check(s, goes_on, e);
-    if (rc == 0 && !goes_on && full(s)) {
+    if (rc == 0 && !goes_on && !takes(s, tenant, priority)) {
         *ret_gone = pn_sched_take_out(s, false);
-        if (full(s))
-            rc = fo_fail_need(e, FO_EBUSY, (uint64_t)s->queue.n + 1, s->limits.queue_depth,
-                              "the queue is full: %u requests run and %u wait (at most %u)", s->n_running, s->queue.n, s->limits.queue_depth);
+        if (!takes(s, tenant, priority))
+            rc = full(s, priority, e);
     }
     if (rc != 0) s->refused++;
     return rc;
@@ -77,10 +100,10 @@ bool pn_sched_load(struct pn_sched *s, uint32_t *ret_busy, uint32_t *ret_slots, 
     return serves;
 }
 
-int pn_sched_room(struct pn_sched *s, bool goes_on, struct fo_err *e) {
+int pn_sched_room(struct pn_sched *s, const struct pn_request_opts *o, struct fo_err *e) {
     struct pn_request *gone;
     pthread_mutex_lock(&s->lock);
-    int rc = room(s, goes_on, &gone, e);
+    int rc = room(s, o->tenant, o->priority, o->goes_on, &gone, e);
     pthread_mutex_unlock(&s->lock);
     pn_queue_end(gone, NULL);
     return rc;
@@ -88,17 +111,25 @@ int pn_sched_room(struct pn_sched *s, bool goes_on, struct fo_err *e) {
 
 int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e) {
     struct pn_request *gone;
+    struct pn_account *tenant = pn_account_new(r->tenant), *session = pn_account_new(r->session);
+    if (!tenant || !session) {
+        pn_account_free(tenant);
+        pn_account_free(session);
+        return fo_fail(e, FO_ENOMEM, "no memory for a request");
+    }
     r->submitted_ms = pn_now_ms();
     pthread_mutex_lock(&s->lock);
-    int rc = room(s, r->goes_on, &gone, e);
+    int rc = room(s, r->tenant, r->priority, r->goes_on, &gone, e);
     if (rc == 0) {
         s->requests++;
+        r->account = pn_fair_enter(&s->queue.fair, &tenant, &session);
         /* A choice has its predecessor's place. The next of two thousand inputs lets those pass who waited while the one before it ran: it
          * is neither refused nor timed out, and nobody waits for all of them. */
-        if (r->goes_on && !r->pooled) pn_queue_push_front(&s->queue, r);
-        else pn_queue_push(&s->queue, r);
+        pn_queue_push(&s->queue, r, r->goes_on && !r->pooled);
     }
     pthread_mutex_unlock(&s->lock);
+    pn_account_free(tenant);
+    pn_account_free(session);
     pn_queue_end(gone, NULL);
     if (rc == 0) pn_wake_ring(s->wake);
     return rc;
@@ -203,6 +234,7 @@ static int thread_start(struct pn_sched *s, struct fo_err *e) {
 static void sched_done(struct pn_sched *s) {
     pn_sched_forget_all(s, s->over);
     pn_prefix_free(s->idle);
+    pn_queue_done(&s->queue);
     pn_wake_unref(s->wake);
     free(s->slots);
     free(s->items);

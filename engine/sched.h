@@ -1,8 +1,9 @@
 /* The scheduler: one worker thread that owns a model's sequences and runs its steps, and the bounded queue in front of it.
  *
- * One step: whatever was cancelled goes; requests come in from the queue while slots are free; then one batch is computed that holds
- * one token for every request that is decoding and fills up with chunks of the prompts that are not, first come first served. So a
- * running answer never waits for a whole prompt. KV for prompt and answer is reserved when a request starts: what has started is
+ * One step: whatever was cancelled goes; requests come in from the queue while slots are free, in its order (queue.h); then one batch is computed
+ * that holds one token for every request that is decoding and fills up with chunks of the prompts that are not: by urgency, then that of whom
+ * least was computed (fair.h), then first come first served. So a running answer never waits for a whole prompt, nor a short prompt of one
+ * tenant for all of another's long one. KV for prompt and answer is reserved when a request starts: what has started is
  * not failed for memory.
  *
  * How long a chunk is: beside running answers, all chunks of a step together are as many tokens as take two thirds of decode_stall at the
@@ -23,6 +24,7 @@
 struct fo_err;
 struct pn_model;
 struct pn_request;
+struct pn_request_opts;
 struct pn_sched;
 struct pn_served_status;
 struct pn_slot_status;
@@ -52,10 +54,11 @@ struct pn_wake *pn_sched_wake(struct pn_sched *s);
 /* How busy it is, for routing: requests that run or wait, slots, and all requests so far. False when it takes none (failed, draining). */
 bool pn_sched_load(struct pn_sched *s, uint32_t *ret_busy, uint32_t *ret_slots, uint64_t *ret_requests);
 
-/* FO_OK when a request (goes_on: see request.h) would be taken now; FO_EBUSY, FO_EUNAVAIL as below. Any thread, as all that follows. */
-int pn_sched_room(struct pn_sched *s, bool goes_on, struct fo_err *e);
-/* Queues it: the worker's hold is now the worker's. FO_EBUSY (queue full: need and have are places) or FO_EUNAVAIL (draining, or the
- * model failed, with the reason): it is still the caller's. */
+/* FO_OK when a request with opts' tenant, priority and goes_on would be taken now; FO_EBUSY, FO_EUNAVAIL as below. Any thread, as all that
+ * follows. */
+int pn_sched_room(struct pn_sched *s, const struct pn_request_opts *opts, struct fo_err *e);
+/* Queues it: the worker's hold is now the worker's. FO_EBUSY (queue full: need and have are places), FO_EUNAVAIL (draining, or the
+ * model failed, with the reason) or FO_ENOMEM: it is still the caller's. */
 int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e);
 
 /* The conversation under this key is over: what is kept of it goes when the worker next looks around. Without memory for the note it

@@ -26,7 +26,8 @@ struct pn_seq;
 struct pn_slot {
     struct pn_request *r; /* NULL = free */
     struct pn_seq *seq;
-    uint64_t order;       /* of starting: prefill is first come first served */
+    uint64_t order;       /* of starting: prefill is first come first served among equals */
+    bool in_step;         /* its prompt is, already */
     uint32_t cached;
     int32_t tokens[1 + PN_DRAFT_MAX]; /* the newest token, not yet in the sequence, and what a step guesses to follow */
     uint32_t n_draft;
@@ -77,7 +78,7 @@ struct pn_sched {
     double queue_s, prefill_s, decode_s;
     struct pn_slot_status *shown; /* [n_slots] the slots as pages see them */
     uint64_t kv_used, kv_available;
-    double prefill_tps, decode_tps, mean_prompt, mean_answer;
+    double prefill_tps, decode_tps, mean_answer;
 };
 
 /* A moving average; 0 = nothing known yet. */

@@ -85,6 +85,28 @@ static void add_drafts(struct pn_sched *s, uint32_t n_decode, uint32_t n_items, 
     }
 }
 
+static bool has_prompt(const struct pn_slot *sl) {
+    return sl->r && sl->r->n_out == 0 && !sl->in_step;
+}
+
+/* Of the prompts that are not in the step yet, whose turn it is; NULL = there is none. The order is the queue's, but that only what was computed
+ * counts: so two long prompts take turns. */
+static struct pn_slot *next_prompt(struct pn_sched *s, double now_ms) {
+    struct pn_slot *best = NULL;
+    uint32_t most = 0;
+    pthread_mutex_lock(&s->lock);
+    for (uint32_t i = 0; i < s->n_slots; i++)
+        if (has_prompt(&s->slots[i]) && pn_fair_urgency(s->slots[i].r->priority) > most) most = pn_fair_urgency(s->slots[i].r->priority);
+    for (uint32_t i = 0; i < s->n_slots; i++) {
+        struct pn_slot *sl = &s->slots[i];
+        if (!has_prompt(sl) || pn_fair_reach(sl->r->priority, now_ms - sl->r->submitted_ms, s->limits.queue_timeout_ms / 4.0) < most) continue;
+        bool before = best && pn_fair_before(sl->r->account, best->r->account, false), after = best && pn_fair_before(best->r->account, sl->r->account, false);
+        if (!best || before || (!after && sl->order < best->order)) best = sl;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return best;
+}
+
 uint32_t pn_sched_build(struct pn_sched *s) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < s->n_slots; i++) {
@@ -94,22 +116,16 @@ uint32_t pn_sched_build(struct pn_sched *s) {
         s->items[n++] = (struct pn_batch_item){ sl->seq, sl->tokens, 1, PN_WANT_LAST };
     }
     uint32_t budget = prefill_budget(s, n), left = budget, total = n, n_decode = n;
-    uint64_t from = 0;
-    while (left > 0) { /* the prompts in order of starting */
-        uint32_t next = s->n_slots;
-        for (uint32_t i = 0; i < s->n_slots; i++) {
-            const struct pn_slot *sl = &s->slots[i];
-            if (sl->r && sl->r->n_out == 0 && sl->order >= from && (next == s->n_slots || sl->order < s->slots[next].order)) next = i;
-        }
-        if (next == s->n_slots) break;
-        struct pn_slot *sl = &s->slots[next];
+    double now = pn_now_ms();
+    for (uint32_t i = 0; i < s->n_slots; i++) s->slots[i].in_step = false;
+    for (struct pn_slot *sl; left > 0 && (sl = next_prompt(s, now));) {
         uint32_t pos = pn_seq_len(sl->seq), rest = sl->r->n_tokens - pos, take = rest < left ? rest : left;
-        s->item_slot[n] = next;
+        s->item_slot[n] = (uint32_t)(sl - s->slots);
         enum pn_want want = sl->r->pooled ? pn_pooled_want(sl->r->pooled, take) : take == rest ? PN_WANT_LAST : PN_WANT_NONE;
         s->items[n++] = (struct pn_batch_item){ sl->seq, sl->r->tokens + pos, take, want };
         left -= take;
         total += take;
-        from = sl->order + 1;
+        sl->in_step = true;
     }
     assert(n <= s->n_slots && total <= s->info->max_batch);
     if (n_decode > 0) add_drafts(s, n_decode, n, total > n_decode ? left : s->info->max_batch - total); /* prompts come first */
@@ -134,6 +150,7 @@ static uint32_t choose(struct pn_sched *s, struct pn_slot *sl, uint32_t n_rows, 
         pthread_mutex_lock(&s->lock); /* before its reader sees it */
         s->generated++;
         s->decoded += decodes;
+        pn_fair_answer(sl->r->account, 1);
         pthread_mutex_unlock(&s->lock);
         rc = pn_request_choose(sl->r, s->tok, logits, s->info->n_vocab, &next, &e);
         logits += s->info->n_vocab;
@@ -181,6 +198,8 @@ static void take_results(struct pn_sched *s, uint32_t lo, uint32_t n, float *log
     pthread_mutex_lock(&s->lock);
     s->prefilled += prefilled;
     s->drafted += drafted;
+    for (uint32_t i = lo; i < lo + n; i++)
+        if (s->slots[s->item_slot[i]].r->n_out == 0) pn_fair_prompt(s->slots[s->item_slot[i]].r->account, s->items[i].n);
     /* In a mixed step the decodes are counted at their known rate, the rest of the time is the prefill's, and that of drafts beside it. */
     double seconds = ms / 1e3, rest = seconds - (s->decode_tps > 0 ? decoding / s->decode_tps : 0);
     if (prefilled > 0 && rest > 0) {

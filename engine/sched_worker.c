@@ -56,6 +56,7 @@ void pn_slot_end(struct pn_sched *s, struct pn_slot *sl, enum pn_finish finish, 
                               .queue_ms = sl->started_ms - r->submitted_ms,
                               .prefill_ms = first - sl->started_ms,
                               .decode_ms = now - first };
+    uint32_t len = pn_seq_len(sl->seq), forgone = len < r->n_tokens ? r->n_tokens - len : 0;
     if (keeps(s, sl, err)) {
         pn_prefix_put(s->idle, r->session, sl->seq);
         r->session = NULL;
@@ -70,6 +71,9 @@ void pn_slot_end(struct pn_sched *s, struct pn_slot *sl, enum pn_finish finish, 
 
     pthread_mutex_lock(&s->lock);
     s->n_running--;
+    pn_fair_forgo(r->account, forgone);
+    pn_fair_leave(&s->queue.fair, r->account);
+    r->account = NULL;
     publish_slot(s, sl);
     s->queue_s += usage.queue_ms / 1e3;
     s->prefill_s += usage.prefill_ms / 1e3;
@@ -184,7 +188,7 @@ static bool start_one(struct pn_sched *s) {
     if (s->n_run == s->n_slots) return false;
     while (sl->r) sl++;
     pthread_mutex_lock(&s->lock);
-    struct pn_request *r = s->n_run < pn_sched_slots_now(s) ? pn_queue_pop(&s->queue) : NULL;
+    struct pn_request *r = s->n_run < pn_sched_slots_now(s) ? pn_queue_pop(&s->queue, pn_now_ms(), s->limits.queue_timeout_ms) : NULL;
     if (r) s->n_running++;
     pthread_mutex_unlock(&s->lock);
     if (!r) return false;
@@ -194,10 +198,12 @@ static bool start_one(struct pn_sched *s) {
         bool wait = e.code == FO_ENOMEM && s->n_run > 0; /* what runs now gives its memory back */
         pthread_mutex_lock(&s->lock);
         s->n_running--;
-        if (wait)
-            pn_queue_push_front(&s->queue, r);
-        else
+        if (wait) {
+            pn_queue_push(&s->queue, r, true);
+        } else {
+            pn_fair_drop(&s->queue.fair, r->account);
             s->n_failed++;
+        }
         pn_sched_say_idle(s);
         pthread_mutex_unlock(&s->lock);
         if (wait) return false;
@@ -208,7 +214,7 @@ static bool start_one(struct pn_sched *s) {
     s->n_run++;
     for (uint32_t i = 0; i < r->n_tokens && !r->pooled; i++) pn_sampler_accept(r->sampler, r->tokens[i], 0);
     pthread_mutex_lock(&s->lock);
-    pn_learn(&s->mean_prompt, r->n_tokens - sl->cached);
+    pn_fair_start(&s->queue.fair, r->account, r->n_tokens - sl->cached);
     s->cached += sl->cached;
     publish_slot(s, sl);
     pn_sched_publish_kv(s);
