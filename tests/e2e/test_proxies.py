@@ -3,6 +3,7 @@ unpacked into the build folder: nothing is installed and no service is started."
 import http.client
 import json
 import os
+import re
 import shutil
 import subprocess
 import time
@@ -35,6 +36,24 @@ def unpacked(name):
     return str(binary), {**os.environ, "LD_LIBRARY_PATH": libraries}
 
 
+def haproxy_config(port, servers):
+    """contrib/haproxy/haproxy.cfg, listening on this port of loopback, in front of these."""
+    text = (ROOT / "contrib/haproxy/haproxy.cfg").read_text()
+    assert text.count("bind :8080 ") == 1
+    text, n = re.subn(r"^    server .*\n", "", text.replace("bind :8080 ", f"bind 127.0.0.1:{port} "), flags=re.M)
+    assert n == 2 and text.rstrip().splitlines()[-1].startswith("    default-server"), "the servers are its last lines"
+    return text + "".join(f"    server {chr(ord('a') + i)} 127.0.0.1:{p}\n" for i, p in enumerate(servers))
+
+
+def nginx_config(port, server, folder):
+    text = (ROOT / "contrib/nginx/pantheon.conf").read_text()
+    assert text.count("127.0.0.1:8080") == text.count("listen 80;") == 1
+    text = text.replace("127.0.0.1:8080", f"127.0.0.1:{server}").replace("listen 80;", f"listen 127.0.0.1:{port};")
+    temp = "".join(f"{k}_temp_path {folder}/{k};" for k in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
+    text = f"daemon off; pid {folder}/pid; error_log {folder}/error.log; events {{}} http {{ access_log off; {temp}\n{text}\n}}"
+    return "user root;\n" + text if os.getuid() == 0 else text  # its temporary files are in a folder that only root may enter
+
+
 class Proxy:
     """One of them in front of a daemon; has the `port` and `tls` that Stream asks with."""
 
@@ -46,19 +65,8 @@ class Proxy:
             pytest.skip(f"{name} is not installed and cannot be had")
         binary, env = got
         self.port = free_port()
-        text = (ROOT / "contrib" / name / ("pantheon.conf" if name == "nginx" else "haproxy.cfg")).read_text()
-        assert text.count("127.0.0.1:8080") == 1
-        text = text.replace("127.0.0.1:8080", f"127.0.0.1:{daemon.port}")
-        listen = "listen 80;" if name == "nginx" else "bind :80 "
-        assert text.count(listen) == 1
-        text = text.replace(listen, listen.replace(":80" if name == "haproxy" else "80", f"127.0.0.1:{self.port}"))
         conf = folder / "proxy.conf"
-        if name == "nginx":
-            temp = "".join(f"{k}_temp_path {folder}/{k};" for k in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi"))
-            text = f"daemon off; pid {folder}/pid; error_log {folder}/error.log; events {{}} http {{ access_log off; {temp}\n{text}\n}}"
-            if os.getuid() == 0:
-                text = "user root;\n" + text  # its temporary files are in a folder that only root may enter
-        conf.write_text(text)
+        conf.write_text(nginx_config(self.port, daemon.port, folder) if name == "nginx" else haproxy_config(self.port, [daemon.port]))
         command = [binary, "-c", conf, "-p", folder] if name == "nginx" else [binary, "-f", conf, "-db"]
         self.process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=(folder / "proxy.log").open("wb"))
 
