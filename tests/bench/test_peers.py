@@ -77,6 +77,16 @@ class Arithmetic(unittest.TestCase):
     def test_no_peer_is_no_verdict(self):
         self.assertEqual(figures.summarise(ROW, {"pantheon": [1.0]}, [1], 0, False)["verdict"], "-")
 
+    def test_a_percentile_is_one_of_the_values(self):
+        self.assertEqual([figures.percentile(v, 99) for v in ([], [3.0], list(range(100, 0, -1)), list(range(1, 201)))], [None, 3.0, 99, 198])
+
+    def test_a_figure_may_have_a_bound_of_its_own(self):
+        row = Row("x", "gap", "m", 4000, "gap", 1.0, 0.5, less=True, most=0.5)
+        for gaps, steps, most, verdict in (([0.4, 0.5, 0.6], [0.01, 0.03, 0.02], 0.52, "goal"), ([0.53, 0.6], [0.02, 0.02], 0.52, "missed"), ([None], [None], None, "-"), ([0.4], [None], None, "-")):
+            s = figures.summarise(row, {"pantheon": gaps, LLAMA: [5.0] * len(gaps)}, [], 0, False, steps)
+            self.assertEqual((s["most"], s["most_verdict"], s["unit"]), (most, verdict, "s"))
+        self.assertNotIn("most", figures.summarise(ROW, {"pantheon": [1.0]}, [], 0, False))
+
     def test_memory_is_that_of_the_second_half(self):
         self.assertEqual(figures.steady([1, 900, 50, 51, 52]), 51)
 
@@ -190,7 +200,7 @@ FAKES = {
             time.sleep(0.3 if "--ctx-cap" in A else 0)
             print(json.dumps({"isa": os.environ.get("PANTHEON_ISA", "best"), "build": "b", "prefill": [{"tokens": 1, "tokens_per_second": 300}],
                               "decode": [{"depth": 0, "sequences": s, "tokens_per_second": 60 * s} for s in seqs]}))
-        else: serve(0.5)
+        else: serve(0.5, float(os.environ.get("STALL", "0.2")))
     """,
     "bench_host": """
         print(json.dumps({"bytes": int(A[0]), "threads": int(A[1]), "cores": 2, "loads": "plain", "read_gb_s_1": 60, "read_gb_s": 64.424509440, "hop_ns": 50}))
@@ -208,20 +218,26 @@ FAKES = {
     "llama-server": "serve(0.2)",
 }
 PREAMBLE = """#!{python}
-import http.server, json, os, signal, sys, time
+import http.server, json, os, signal, sys, threading, time
 A = sys.argv[1:]
 def value(name, otherwise): return A[A.index(name) + 1] if name in A else otherwise
-def serve(load):
-    ready = time.monotonic() + load
+def serve(load, stall=0.2, n_long=1000):
+    ready, busy = time.monotonic() + load, threading.Lock()
     class H(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.0"
         def log_message(self, *_): pass
         def do_POST(self):
-            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
             if time.monotonic() < ready: return self.send_error(503)
             self.send_response(200); self.end_headers()
-            for e in ({{"choices": [{{"delta": {{"content": "x"}}}}]}}, {{"choices": [], "usage": {{"completion_tokens": 128}}}}):
-                time.sleep(0.05); self.wfile.write(b"data: " + json.dumps(e).encode() + b"\\n\\n")
+            if len(body["messages"][0]["content"]) > 1000: # a long prompt holds the others up
+                with busy: time.sleep(stall)
+            for i in range(1 if body["max_tokens"] < 1000 else n_long):
+                with busy: pass
+                time.sleep(0.05 if body["max_tokens"] < 1000 else 0.005)
+                self.wfile.write(b'data: {{"choices": [{{"delta": {{"content": "x"}}}}]}}\\n\\n')
+            time.sleep(0.05)
+            self.wfile.write(b'data: {{"choices": [], "usage": {{"completion_tokens": 128}}}}\\n\\n')
     http.server.ThreadingHTTPServer(("127.0.0.1", int(value("--port", "0"))), H).serve_forever()
 """
 
@@ -276,6 +292,16 @@ class Whole(unittest.TestCase):
         table = [line for line in self.markdown.read_text().splitlines() if line.startswith("| ")]
         self.assertEqual(len({line.count("|") for line in table}), 1)
         self.assertEqual(len(table), len(rows) + 2)
+
+    def test_the_gap_beside_prompts_is_held_against_its_own_bound_too(self):
+        p, out = self.bench("--rounds", "1", "--rows", "gap", STALL="0.3")
+        self.assertEqual(p.returncode, 0, p.stderr)
+        (row,) = out["rows"]
+        self.assertEqual((row["unit"], list(row["runs"]), row["most_verdict"]), ("s", ["pantheon", LLAMA], "goal"))
+        self.assertTrue(0.3 <= row["runs"]["pantheon"][0] < 0.5 < row["most"] < 0.6 and row["about"]["pantheon"]["gaps"] >= 4, row)
+        self.assertIn("by itself at most", p.stdout)
+        p, out = self.bench("--rounds", "1", "--rows", "gap", STALL="0.7")
+        self.assertEqual(out["rows"][0]["most_verdict"], "missed")
 
     def test_a_peer_that_crashes_is_told_and_the_rest_goes_on(self):
         p, out = self.bench("--rounds", "3", "--rows", "llama-1b-Q8_0 (de|pre)", CRASH="Q8_0")
@@ -336,6 +362,23 @@ class Whole(unittest.TestCase):
         self.assertTrue(4 * 128 / 5 < rate < 4 * 128 / 0.1, rate)
         seconds = clients.start_to_first_token(*self.server("serve(0.3)"), 30)
         self.assertTrue(0.3 < seconds < 10, seconds)
+
+    def test_the_gaps_of_a_stream_beside_prompts(self):
+        alone, beside = clients.gaps_beside_prompts(*self.server("serve(0.1, stall=0.4)"), 30, 20, 3, 500, 2000)
+        self.assertTrue(len(alone) >= 20 and figures.median(alone) < 0.1, alone)
+        self.assertEqual(sum(g > 0.35 for g in beside), 3, beside)
+        self.assertEqual(sum(g > 0.35 for g in alone), 0, "none of them is counted as one without prompts")
+        self.assertTrue(figures.percentile(beside, 99) >= 0.4)
+
+    def test_a_running_stream_that_ends_too_early_is_a_failure(self):
+        with self.assertRaisesRegex(children.Failed, "ended too early"):
+            clients.gaps_beside_prompts(*self.server("serve(0.1, n_long=25)"), 30, 20, 3, 500, 2000)
+        self.assertEqual(children._live, {})
+
+    def test_prompts_differ_from_the_first_word_on(self):
+        texts = [clients.words(400, i) for i in range(1, 5)]
+        self.assertEqual(texts, [clients.words(400, i) for i in range(1, 5)], "and are the same for everybody")
+        self.assertEqual((len({t[0] for t in texts}), {len(t.split()) for t in texts}), (4, {401}))
 
     def test_a_server_that_ends_or_never_comes_is_a_failure(self):
         with self.assertRaisesRegex(children.Failed, "status 3: no such model"):

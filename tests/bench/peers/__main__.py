@@ -117,7 +117,7 @@ class Bench:
         function, _, seconds = measure.KINDS[job[0].kind]
         n_bytes, parties = self.weight_bytes(model), ["pantheon", *peers]
         runs = {r.key: {p: [] for p in parties} for r in job}
-        reads, hops, bad, about = [], [], dict.fromkeys(parties, 0), {}
+        reads, hops, steps, bad, about = [], [], [], dict.fromkeys(parties, 0), {}
         try:
             with tempfile.TemporaryDirectory(prefix="bench-peers-") as cwd:
                 s = measure.Setting(tuple(job), model.resolve(), self.threads, self.pantheon, cwd, peers, counts=measure.SMOKE if self.a.smoke else measure.Counts())
@@ -140,14 +140,16 @@ class Bench:
                             except (children.Failed, figures.Unreadable) as e:
                                 bad[party] += 1
                                 self.fail(f"{name}, {party}, round {i + 1}", f"{e}" + (" (left out from here on)" if bad[party] == 2 else ""))
+                        if party == "pantheon":
+                            steps.append(got.get("step"))
                         for r in job:
                             runs[r.key][party].append(got.get(r.key))
         finally:  # the rounds that were, however it ends
             hop = figures.median(hops)
             fast = hop is not None and hop >= FAST_HOP_NS
             for r in job:
-                row = figures.summarise(r, runs[r.key], reads, n_bytes, fast) | {"fast_state": bool(fast and r.fast), "reads": reads, "hops": hops, "about": about}
-                self.rows.append(row | {k: "-" for k in ("verdict", "share_verdict") if self.a.smoke and k in row})
+                row = figures.summarise(r, runs[r.key], reads, n_bytes, fast, steps) | {"fast_state": bool(fast and r.fast), "reads": reads, "hops": hops, "about": about}
+                self.rows.append(row | {k: "-" for k in ("verdict", "share_verdict", "most_verdict") if self.a.smoke and k in row})
 
     def result(self):
         def over(key):
@@ -199,7 +201,8 @@ def main():
     if a.list:
         for r in a.rows:
             share = f", share of a pure read {r.share[0]:g} and {r.share[1]:g}" if r.share else ""
-            print(f"{r.name}: floor {'<= ' if r.less else ''}{r.floor:g}, goal {r.goal:g}" + (f" (fast state {r.fast[0]:g}, {r.fast[1]:g})" if r.fast else "") + share)
+            most = f", at most {r.most:g} s and a step" if r.most is not None else ""
+            print(f"{r.name}: floor {'<= ' if r.less else ''}{r.floor:g}, goal {r.goal:g}" + (f" (fast state {r.fast[0]:g}, {r.fast[1]:g})" if r.fast else "") + share + most)
         return 0
     for sig in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(sig, stop)

@@ -1,6 +1,7 @@
 """A server on loopback and its chat clients, with the standard library alone. The same requests go to every server."""
 import http.client
 import json
+import random
 import socket
 import subprocess
 import tempfile
@@ -21,8 +22,9 @@ def free_port():
         return s.getsockname()[1]
 
 
-def stream(port, prompt, max_tokens, until):
-    """One streamed chat completion: (when it was sent, when its first text came, when it ended, tokens)."""
+def stream(port, prompt, max_tokens, until, came=None, over=None):
+    """One streamed chat completion: (when it was sent, when its first text came, when it ended, tokens). came: a list that gets the time of each
+    text as it comes; over: an event on which the client leaves."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=max(0.1, until - time.monotonic()))
     try:
         sent = time.monotonic()
@@ -40,9 +42,14 @@ def stream(port, prompt, max_tokens, until):
         lines, first = [], None
         while line := answer.readline():
             lines.append(line.decode(errors="replace").strip())
-            if first is None and figures.stream_tokens(lines[-1:])[0]:
-                first = time.monotonic()
-            if time.monotonic() > until:
+            now = time.monotonic()
+            if figures.stream_tokens(lines[-1:])[0]:
+                first = first or now
+                if came is not None:
+                    came.append(now)
+            if over and over.is_set():
+                break
+            if now > until:
                 raise children.Failed("a stream did not end in time")
         texts, usage = figures.stream_tokens(lines)
         if not texts:
@@ -113,3 +120,52 @@ def tokens_of_streams(command, env, cwd, seconds, n_streams, max_tokens):
             if not isinstance(r, tuple):
                 raise children.Failed(f"a stream of {n_streams}: {r or 'did not end in time'}" if not isinstance(r, NotReady) else "the server refused a stream")
         return sum(r[3] for r in results) / (max(r[2] for r in results) - min(r[0] for r in results))
+
+
+WORDS = "time year people way day man thing woman life child world school state family student group country problem hand part place case week company system".split()
+
+
+def words(n, seed):
+    """A text of n words, most of them a token each; another seed is another text from its first word on."""
+    draw = random.Random(seed)
+    return f"{seed}: " + " ".join(draw.choice(WORDS) for _ in range(n))
+
+
+def _wait_for_texts(came, n, running, until):
+    while len(came) < n:
+        if not running.is_alive():
+            raise children.Failed("the running stream ended too early")
+        if time.monotonic() > until:
+            raise children.Failed("the running stream stands still")
+        time.sleep(0.001)
+
+
+def gaps_beside_prompts(command, env, cwd, seconds, n_alone, n_prompts, n_words, max_tokens):
+    """The gaps between the texts of a running stream, in seconds: (alone, while prompts of n_words words arrive one after the other)."""
+    until = time.monotonic() + seconds
+    with Server(command, env, cwd) as server:
+        server.first("Say hello.", 8, until)
+        came, over, failed = [], threading.Event(), []
+
+        def client():
+            try:
+                stream(server.port, "Tell me a long story about the number 11.", max_tokens, until, came, over)
+            except Exception as e:  # noqa: BLE001: whatever it is, it is said
+                failed.append(e)
+
+        running = threading.Thread(target=client, daemon=True)
+        running.start()
+        try:
+            _wait_for_texts(came, n_alone + 1, running, until)
+            first = len(came) - 1  # the gap that follows it is the first beside a prompt
+            for i in range(n_prompts):
+                stream(server.port, words(n_words, i + 1), 4, until)
+            last = len(came)
+            _wait_for_texts(came, last + 1, running, until)  # the gap that was open when the last prompt was answered
+        finally:
+            over.set()
+            running.join(max(0.1, until + 5 - time.monotonic()))
+        if failed:
+            raise children.Failed(f"the running stream: {failed[0]}")
+        gaps = [b - a for a, b in zip(came[:last], came[1:])]
+        return gaps[:first], gaps[first:]

@@ -1,5 +1,6 @@
 """The arithmetic and the parsing: nothing here runs anything."""
 import json
+import math
 import re
 import statistics
 
@@ -13,6 +14,12 @@ class Unreadable(Exception):
 def median(values):
     values = [v for v in values if v is not None]
     return statistics.median(values) if values else None
+
+
+def percentile(values, p):
+    """The least of the values that p of a hundred are at most."""
+    values = sorted(values)
+    return values[max(0, math.ceil(len(values) * p / 100) - 1)] if values else None
 
 
 def pair_ratios(ours, theirs):
@@ -34,8 +41,9 @@ def verdict(value, floor, goal, less=False):
     return "goal" if held(goal) else "floor" if held(floor) else "missed"
 
 
-def summarise(row, runs, reads, weight_bytes, fast):
-    """One row's figures. runs: party -> its figure in each round, or None; reads: bytes/s of a pure read beside each round."""
+def summarise(row, runs, reads, weight_bytes, fast, steps=()):
+    """One row's figures. runs: party -> its figure in each round, or None; reads: bytes/s of a pure read beside each round; steps: seconds of one of
+    our steps in each round, which row.most is stretched by."""
     ours = runs.get("pantheon", [])
     peers = {p: v for p, v in runs.items() if p != "pantheon"}
     ratios = {p: pair_ratios(ours, v) for p, v in peers.items()}
@@ -43,7 +51,7 @@ def summarise(row, runs, reads, weight_bytes, fast):
     floor, goal = row.fast if fast and row.fast else (row.floor, row.goal)
     share = [v * weight_bytes / r if v is not None and r else None for v, r in zip(ours, reads)] if row.share and weight_bytes else []
     out = {
-        "name": row.name, "unit": {"start": "s", "memory": "bytes"}.get(row.metric, "tok/s"), "less_is_better": row.less,
+        "name": row.name, "unit": {"start": "s", "gap": "s", "memory": "bytes"}.get(row.metric, "tok/s"), "less_is_better": row.less,
         "runs": runs, "median": {p: median(v) for p, v in runs.items()}, "pairs": ratios,
         "ratio": {p: median(v) for p, v in ratios.items()}, "best_pairs": best, "ratio_to_best": median(best),
         "floor": floor, "goal": goal, "verdict": verdict(median(best), floor, goal, row.less),
@@ -51,6 +59,10 @@ def summarise(row, runs, reads, weight_bytes, fast):
     if row.share:
         out |= {"share": share, "share_median": median(share), "share_floor": row.share[0], "share_goal": row.share[1],
                 "share_verdict": verdict(median(share), *row.share)}
+    if row.most is not None:
+        step = median(steps)
+        most = None if step is None else row.most + step
+        out |= {"step": step, "most": most, "most_verdict": "-" if most is None or median(ours) is None else "goal" if median(ours) <= most else "missed"}
     return out
 
 

@@ -19,11 +19,14 @@ class Counts:
     depth: int = 8192
     together: int = 32    # of each sequence
     stream: int = 128     # of each stream
+    alone: int = 64       # of a running stream before prompts come to it; how many do, and how long they are at most
+    prompts: int = 4
+    prompt: int = 4000
     memory: int = 96      # generated while memory is looked at
     repeat: int = 1 << 20  # most repetitions in a process
 
 
-SMOKE = Counts(most=4, depth=32, together=4, stream=8, memory=16, repeat=1)
+SMOKE = Counts(most=4, depth=32, together=4, stream=8, alone=8, prompts=1, prompt=300, memory=16, repeat=1)
 
 
 @dataclass
@@ -115,12 +118,12 @@ def memory(s, party):
     return {"memory": figures.steady(samples) - s.model.stat().st_size}, {}
 
 
-def _server(s, party, streams, extra):
-    """The command that serves the model with room for `streams` sessions of 1,024 tokens, given a port."""
+def _server(s, party, streams, extra, ctx=1024):
+    """The command that serves the model with room for `streams` sessions of ctx tokens, given a port."""
     if party == "pantheon":
-        return lambda port: [s.pantheon, "serve", "--port", port, "--threads", s.threads, "--ctx-cap", 1024, "--max-sessions", streams,
+        return lambda port: [s.pantheon, "serve", "--port", port, "--threads", s.threads, "--ctx-cap", ctx, "--max-sessions", streams,
                              "--max-concurrent", streams, *extra, "--model", s.model, "--name", "bench"]
-    return lambda port: [*_tool(s, party, "llama-server"), "--host", "127.0.0.1", "--port", port, "-c", 1024 * streams, "-np", streams, *extra]
+    return lambda port: [*_tool(s, party, "llama-server"), "--host", "127.0.0.1", "--port", port, "-c", ctx * streams, "-np", streams, *extra]
 
 
 def _server_env(s):
@@ -131,6 +134,15 @@ def streams(s, party):
     n = s.rows[0].n
     command = _server(s, party, n, ["--no-mmap"] if party == "pantheon" else _no_mmap(party))
     return {"streams": clients.tokens_of_streams(command, _server_env(s), s.cwd, s.seconds, n, s.counts.stream)}, {}
+
+
+def gap(s, party):
+    """Seconds between two texts of a running stream that 99 of 100 stay within, while prompts arrive one after the other; and the median without them,
+    which is a step. Prompts differ from their first word on, so nothing that is kept shortens them."""
+    ctx, words = 8192, min(s.rows[0].n, s.counts.prompt) - 40  # the template's
+    command = _server(s, party, 2, ["--no-mmap"] if party == "pantheon" else _no_mmap(party), ctx)
+    alone, beside = clients.gaps_beside_prompts(command, _server_env(s), s.cwd, s.seconds, s.counts.alone, s.counts.prompts, words, ctx - 200)
+    return {"gap": figures.percentile(beside, 99), "step": figures.median(alone)}, {"gaps": len(beside), "longest": max(beside), "median": figures.median(beside)}
 
 
 def start(s, party):
@@ -148,5 +160,6 @@ KINDS = {  # kind: what measures it, the program of a peer it needs, most second
     "together": (together, "llama-batched-bench", 900),
     "memory": (memory, "llama-batched-bench", 300),
     "streams": (streams, "llama-server", 300),
+    "gap": (gap, "llama-server", 600),
     "start": (start, "llama-server", 120),
 }

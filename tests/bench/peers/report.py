@@ -51,6 +51,8 @@ def text(r):
         if "share" in row:
             lines.append(f"  of a pure read {percent(row['share_median'])}: floor {percent(row['share_floor'])}, goal {percent(row['share_goal'])}: "
                          f"{MARKS[row['share_verdict']]}")
+        if "most" in row:
+            lines.append(f"  by itself at most {figure(row['most'], row['unit'])}, of which a step {figure(row['step'], row['unit'])}: {MARKS[row['most_verdict']]}")
     if r["failures"]:
         lines += ["", "What failed:"] + [f"  {f}" for f in r["failures"]]
     return "\n".join(lines) + "\n"
@@ -73,6 +75,9 @@ def markdown(r):
             share = percent(row["share_median"])
             floor, goal = f"{floor}, {percent(row['share_floor'])}", f"{goal}, {percent(row['share_goal'])}"
             verdicts = f", {MARKS[row['share_verdict']]}"
+        if "most" in row:
+            floor = f"{floor}, at most {figure(row['most'], row['unit'])}"
+            verdicts = f", {MARKS[row['most_verdict']]}"
         lines.append(f"| {row['name']} | " + " | ".join(cells) + f" | {ratio(row['ratio_to_best'])} ({spread_ratio(row['best_pairs'])}) | {share} | {floor} | {goal} | "
                      f"{MARKS[row['verdict']]}{verdicts} |")
     lines += [""] + [f"- failed: {f}" for f in r["failures"]] if r["failures"] else []

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 LLAMA, IK = "llama.cpp", "ik_llama.cpp"
 PARTIES = ("pantheon", LLAMA, IK)
+DECODE_STALL = 0.5  # seconds: what a manifest's decode_stall is by default
 FAST_HOP_NS = 100  # hosts whose cores lie this far apart have two memory paths: what is bound by memory has more room there
 
 
@@ -13,14 +14,15 @@ class Row:
     name: str
     kind: str   # what measures it: a key of measure.KINDS
     model: str  # a key of models.MODELS
-    n: int      # tokens; of "together" sequences; of "streams" requests
-    metric: str  # prefill | decode | together | streams | start | memory
+    n: int      # tokens; of "together" sequences; of "streams" requests; of "gap" tokens of a prompt
+    metric: str  # prefill | decode | together | streams | gap | start | memory
     floor: float  # ratio to the best peer that must be held, and the one aimed at
     goal: float
     build: str = "native"  # a key of builds.CLASSES
     fast: tuple = None     # floor and goal where the host is in its fast state
     share: tuple = None    # floor and goal of the share of a pure read
     less: bool = False     # less is better: ratios are to be at most floor and goal
+    most: float = None     # seconds that ours may be at most, and one of its steps more
     peers: tuple = (LLAMA, IK)
     repeat: int = 1        # repetitions within a process, whose median counts
 
@@ -61,6 +63,7 @@ ROWS = (
     *(Row(f"llama-1b-Q4_K_M {n} sequences together", "together", "llama-1b-Q4_K_M", n, "together", 1.2, 1.6) for n in (2, 4, 8, 16)),
     Row("llama-1b-Q4_K_M decode 32 at depth 8192, q8_0 KV", "depth", "llama-1b-Q4_K_M", 32, "decode", 1.1, 1.5),
     Row("SmolLM2-Q4_1 8 chat streams", "streams", "SmolLM2-Q4_1", 8, "streams", 2.0, 3.0, peers=(LLAMA,)),
+    Row("SmolLM2-Q4_1 p99 gap of a stream beside prompts of 4000 tokens", "gap", "SmolLM2-Q4_1", 4000, "gap", 1.0, 0.25, less=True, most=DECODE_STALL, peers=(LLAMA,)),
     Row("SmolLM2-Q4_1 start to first token", "start", "SmolLM2-Q4_1", 1, "start", 1.0, 0.5, less=True, peers=(LLAMA,)),
     Row("llama-1b-Q4_K_M memory over the weights, ctx 4096", "memory", "llama-1b-Q4_K_M", 1, "memory", 1.0, 0.7, less=True),
 )
