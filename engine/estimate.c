@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/model_impl.h"
+#include "engine/prefix.h"
 #include "engine/spec.h"
 #include "foundry/device.h"
 
@@ -23,7 +24,9 @@ static int estimate(const struct pn_model *m, struct pn_estimate *ret, struct fo
     if (compute_bytes(m, 0, &scratch, e) || compute_bytes(m, m->logit_rows, &with_logits, e)) return e->code;
     struct fo_kv_geom one = p->kv;
     one.n_layer = 1;
-    sessions = (uint64_t)i->max_sessions * pn_kv_seq_bytes(&m->kv) + (uint64_t)(m->draft_rows ? i->max_concurrent : 0) * pn_spec_bytes(i->ctx_cap);
+    uint64_t running = i->max_concurrent < i->max_sessions ? i->max_concurrent : i->max_sessions;
+    sessions = running * pn_kv_seq_bytes(&m->kv, i->ctx_cap) + pn_prefix_bytes(&m->kv, i->max_sessions) +
+               (uint64_t)(m->draft_rows ? i->max_concurrent : 0) * pn_spec_bytes(i->ctx_cap);
     struct pn_estimate est = {
         .ctx_cap = i->ctx_cap,
         .max_sessions = i->max_sessions,
@@ -44,7 +47,7 @@ static int estimate(const struct pn_model *m, struct pn_estimate *ret, struct fo
     est.output_bytes = pn_bind_layer_bytes(&m->bind, PN_AT_OUTPUT, &est.tied_bytes);
     for (uint32_t l = 0; l < m->h.n_layer; l++) {
         est.layer_bytes[l] = pn_bind_layer_bytes(&m->bind, (int)l, NULL);
-        est.layer_kv_bytes[l] = fo_kv_page_bytes(&one) * one.n_pages;
+        est.layer_kv_bytes[l] = fo_kv_page_bytes(&one) * one.n_pages + m->kv.states.n_blocks * pn_model_state_bytes(m, 1);
     }
     *ret = est;
     return FO_OK;

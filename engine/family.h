@@ -32,6 +32,7 @@ struct pn_hparams {
     uint32_t n_head, n_head_kv, head_dim; /* n_head is a multiple of n_head_kv */
     uint32_t n_rot;                       /* dimensions of a head that rotate: even, <= head_dim */
     uint32_t window;                      /* sliding window in positions, 0 = none */
+    uint32_t state_bytes;                 /* of recurrent state: a sequence's in one layer, a multiple of 64; 0 = none */
     uint32_t n_expert, n_expert_used;     /* 0 = the feed-forward block is one; else 1 to n_expert are asked */
     float rms_eps, rope_base;
     struct pn_rope_scaling rope;
@@ -48,6 +49,14 @@ struct pn_buffers {
     float *router;    /* [rows][n_expert] */
     float *expert_in, *expert_out; /* [rows][n_embd] with experts */
     float *logits;    /* [logit rows][n_vocab] */
+};
+
+/* Recurrent state on one die: blocks of block_bytes, of which a sequence's layer l has state_bytes from (l - first_layer) * state_bytes on. */
+struct pn_step_state {
+    unsigned char *pool;  /* device memory */
+    uint64_t block_bytes;
+    const uint32_t *from; /* [batch.n_seqs] blocks to go on from; UINT32_MAX at position 0, which begins from nothing */
+    const uint32_t *to;   /* [batch.n_seqs] blocks to write: what lies behind the rows of this step. None is another's, nor in `from` */
 };
 
 /* One call of the forward pass: some tokens of some sequences, one row a token, through the layers [first_layer, end_layer) of one die.
@@ -68,6 +77,7 @@ struct pn_step {
     int n_stated;
     struct pn_buffers buf;
     struct pn_routes routes; /* with experts */
+    struct pn_step_state state; /* with recurrent state */
 };
 
 struct pn_family {

@@ -88,6 +88,7 @@ static int compute(struct pn_model *m, struct pn_step *s, float **ret_logits, st
         s->end_layer = p->end_layer;
         s->kv = &p->kv;
         s->buf = p->buf;
+        s->state = (struct pn_step_state){ p->states, pn_model_state_bytes(m, p->end_layer - p->first_layer), m->states_from, m->states_to };
         if (m->family->forward(m->weights, s, e)) return e->code;
     }
     if (last->dev->sync(last->stream, e)) return e->code;
@@ -107,6 +108,25 @@ static int compute(struct pn_model *m, struct pn_step *s, float **ret_logits, st
     return FO_OK;
 }
 
+/* Each sequence's state is read from one block and written to another. */
+static void take_states(struct pn_model *m, const struct pn_batch_item *items, int n_items) {
+    for (int i = 0; i < n_items && m->states_to; i++) {
+        m->states_from[i] = items[i].seq->state.block;
+        m->states_to[i] = pn_states_take(&m->kv.states);
+    }
+}
+
+/* The step has succeeded: its tokens count. */
+static void commit(struct pn_model *m, const struct pn_batch_item *items, int n_items) {
+    for (int i = 0; i < n_items; i++) {
+        struct pn_seq *q = items[i].seq;
+        q->len += items[i].n;
+        pn_kv_seq_slide(q);
+        if (m->states_to) pn_state_commit(q, m->states_to[i]);
+    }
+    for (int i = 0; i < n_items && m->states_to; i++) pn_state_keep(items[i].seq);
+}
+
 int pn_model_forward(struct pn_model *m, const struct pn_batch_item *items, int n_items, float **ret_logits, struct fo_err *e) {
     struct pn_step s;
     int reserved = 0;
@@ -117,12 +137,12 @@ int pn_model_forward(struct pn_model *m, const struct pn_batch_item *items, int 
         if (pn_seq_reserve(q, q->len + items[reserved].n, e)) goto undo;
     }
     fill_rows(m, items, n_items, &s);
-    if (compute(m, &s, ret_logits, e)) goto undo;
-    for (int i = 0; i < n_items; i++) {
-        items[i].seq->len += items[i].n;
-        pn_kv_seq_slide(items[i].seq);
+    take_states(m, items, n_items);
+    if (compute(m, &s, ret_logits, e) == FO_OK) {
+        commit(m, items, n_items);
+        return FO_OK;
     }
-    return FO_OK;
+    for (int i = 0; i < n_items && m->states_to; i++) pn_states_put(&m->kv.states, m->states_to[i]);
 undo:
     while (reserved-- > 0) pn_kv_seq_shrink(items[reserved].seq, m->pages_before[reserved]);
     return e->code;

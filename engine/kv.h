@@ -1,14 +1,22 @@
-/* Paged KV: a pool of equal pages, and the sequences that hold them. A page keeps `page_tokens` consecutive positions of one sequence
+/* Paged KV: a pool of equal pages, and the sequences that hold them. A page keeps `page_tokens` consecutive positions of one text
  * for every layer (foundry/ops.h owns what lies where inside), so one number a page is all that sharing, evicting and counting need.
- * A model split over several dies has a pool on each, of as many pages; page n of a sequence is page n of all of them. The pool belongs to a model and, like its sequences, to the model's one worker thread: no locks. */
+ * A model split over several dies has a pool on each, of as many pages; page n of a sequence is page n of all of them.
+ *
+ * Sequences that begin with the same tokens may hold the same pages. refs[] counts who holds a page; whoever lets go last frees it. A page
+ * that more than one holds is full and is never written to again: sharing is by whole pages of computed tokens, and a sequence that
+ * is cut within such a page keeps nothing of it.
+ *
+ * The pool belongs to a model and, like its sequences, to the model's one worker thread: no locks. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
 
+#include "engine/state.h"
 #include "foundry/ops.h"
 
 struct fo_arena;
 struct fo_err;
+struct pn_model;
 
 struct pn_kv {
     uint32_t page_tokens;
@@ -16,9 +24,11 @@ struct pn_kv {
     uint32_t ctx_cap;        /* most tokens of one sequence */
     uint32_t max_seq_pages;  /* pages that ctx_cap tokens take */
     uint32_t window;         /* positions that any layer looks back, itself included; 0 = all. Pages that lie before it are given back */
-    uint32_t held_pages;     /* most pages that one sequence holds at a time: max_seq_pages, or fewer under a window */
+    uint32_t held_pages;     /* most pages that one sequence holds at a time: max_seq_pages, or fewer under a window. Besides, as many as it shares */
     uint32_t *free_pages;    /* [n_pages], a stack: the page given back last is taken first, so that few pages are ever touched */
     uint32_t n_free;
+    uint32_t *refs;          /* [n_pages] sequences that hold it, 0 = free */
+    struct pn_states states; /* blocks of recurrent state; none in most families */
 };
 
 /* A timeline of tokens. pages[i] holds positions [i * page_tokens, (i + 1) * page_tokens); of them pages [first_page, n_pages) are held.
@@ -29,30 +39,50 @@ struct pn_seq {
     uint32_t first_page; /* 0 without a window */
     uint32_t n_pages;    /* at least what `len` needs */
     uint32_t want_pages; /* what was reserved: under a window more than n_pages, and met by pages that fall out of it */
-    int32_t *tokens;     /* [ctx_cap], the first `len` count */
-    uint32_t *pages;     /* [max_seq_pages] */
+    uint32_t room;       /* tokens that it may grow to: ctx_cap, or what it had when it was packed */
+    struct pn_seq_state state; /* behind the `len` tokens */
+    int32_t *tokens;     /* [room], the first `len` count */
+    uint32_t *pages;     /* [pages of room] */
 };
 
 /* Pages that n tokens need. */
 uint32_t pn_kv_pages(const struct pn_kv *kv, uint32_t n_tokens);
 
+/* The first position that the token behind n others sees. */
+uint32_t pn_kv_first_seen(const struct pn_kv *kv, uint32_t n);
+
 /* Sets window and held_pages, from ctx_cap, page_tokens and what a step may append. */
 void pn_kv_set_window(struct pn_kv *kv, uint32_t window, uint32_t max_batch);
 
-/* Lays out the free list; the arena may be measuring. FO_ELIMIT past 2^32 pages. */
+/* Lays out the free list and the counts; the arena may be measuring. FO_ELIMIT past 2^32 pages. */
 int pn_kv_layout(struct pn_kv *kv, struct fo_arena *host, struct fo_err *e);
 /* Lays out a die's pages; the arena may be measuring. *g is set but for the pool, which becomes `block` plus the offset taken (NULL when
  * measuring). FO_ELIMIT past 2^64 bytes. */
 int pn_kv_pool_layout(struct fo_kv_geom *g, struct fo_arena *device, unsigned char *block, struct fo_err *e);
 
-/* Puts every page on the free list. */
+/* Puts every page, and every block of state, on its free list. */
 void pn_kv_clear(struct pn_kv *kv);
 
-/* An empty sequence: one heap block, of pn_kv_seq_bytes. FO_ENOMEM. */
-size_t pn_kv_seq_bytes(const struct pn_kv *kv);
-int pn_kv_seq_new(struct pn_kv *kv, struct pn_seq **ret, struct fo_err *e);
+/* One holder of a page less. */
+void pn_kv_put_page(struct pn_kv *kv, uint32_t page);
+
+/* An empty sequence that may grow to n_tokens: one heap block, of pn_kv_seq_bytes. FO_ENOMEM. */
+size_t pn_kv_seq_bytes(const struct pn_kv *kv, uint32_t n_tokens);
+int pn_kv_seq_new(struct pn_kv *kv, uint32_t n_tokens, struct pn_seq **ret, struct fo_err *e);
 
 /* Gives back the pages that neither `len` nor the first n_pages pages need. */
 void pn_kv_seq_shrink(struct pn_seq *s, uint32_t n_pages);
 /* Lets go of the pages that the window has left behind: they become pages that were reserved, or free. */
 void pn_kv_seq_slide(struct pn_seq *s);
+
+/* All that `from` holds, but what was only reserved, becomes `to`'s, which was empty and has room for it. `from` is freed. */
+void pn_kv_seq_move(struct pn_seq *from, struct pn_seq *to);
+
+/* The most of the first n tokens of s (n <= len) that another sequence can share: whole pages, whose last sees all it has to, and that
+ * end at a checkpoint of recurrent state. 0 = nothing. */
+uint32_t pn_kv_seq_start(const struct pn_seq *s, uint32_t n);
+/* `to`, which is empty, begins with the first n tokens of `from`, as pn_kv_seq_start gave them: the pages are held by both. */
+void pn_kv_seq_share(const struct pn_seq *from, uint32_t n, struct pn_seq *to);
+
+/* The pool of a model, for who keeps its sequences. */
+struct pn_kv *pn_model_kv(struct pn_model *m);

@@ -11,9 +11,9 @@
  * Memory, each one block:
  *
  *     weights    die      the tensors of its layers, or, when it reads them in the map, only those that it cannot read there
- *     kv         die      all pages, of its layers; touched as sequences grow
+ *     kv         die      all pages, and blocks of recurrent state, of its layers; touched as sequences grow
  *     compute    die      activations of one step, and logits on the last die
- *     host       heap     free pages, the rows of a step, logits and states where the die's are out of reach, what is carried between dies
+ *     host       heap     free pages and who holds the others, the rows of a step, logits and states where the die's are out of reach, what is carried between dies
  */
 #include "engine/model_impl.h"
 
@@ -110,6 +110,7 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
     m->kv.max_seq_pages = pn_kv_pages(&m->kv, i->ctx_cap);
     pn_kv_set_window(&m->kv, window, i->max_batch);
     m->kv.n_pages = (uint64_t)m->kv.held_pages * i->max_sessions;
+    if (m->h.state_bytes) m->kv.states = (struct pn_states){ .n_blocks = i->max_concurrent + PN_SEQ_BLOCKS * i->max_sessions, .n_float = i->max_concurrent };
     for (int p = 0; p < m->n_parts; p++)
         m->part[p].kv = (struct fo_kv_geom){
             .k_type = kv_type,
@@ -165,11 +166,25 @@ static int take_host(struct pn_model *m, uint64_t n, uint64_t size, void **ret, 
     return FO_OK;
 }
 
+uint64_t pn_model_state_bytes(const struct pn_model *m, uint32_t n_layers) {
+    return (uint64_t)m->h.state_bytes * n_layers;
+}
+
+/* Blocks of recurrent state, behind the pages. A few million blocks of at most 2^32 bytes a layer stay within 64 bits. */
+static int lay_out_states(struct pn_model *m, struct pn_part *p, struct fo_err *e) {
+    struct pn_block *b = &p->block[PN_KV];
+    uint64_t off;
+    if (m->kv.states.n_blocks == 0) return FO_OK;
+    if (fo_arena_take(&b->arena, m->kv.states.n_blocks * pn_model_state_bytes(m, p->end_layer - p->first_layer), 64, &off, e)) return e->code;
+    p->states = b->data ? b->data + off : NULL;
+    return FO_OK;
+}
+
 static int lay_out_part(struct pn_model *m, int i, struct fo_err *e) {
     struct pn_part *p = &m->part[i];
     int logit_rows = i + 1 == m->n_parts ? (int)m->logit_rows : 0;
     if (pn_bind_layout(&m->bind, i, p->in_place, &p->block[PN_WEIGHTS].arena, e) ||
-        pn_kv_pool_layout(&p->kv, &p->block[PN_KV].arena, p->block[PN_KV].data, e) ||
+        pn_kv_pool_layout(&p->kv, &p->block[PN_KV].arena, p->block[PN_KV].data, e) || lay_out_states(m, p, e) ||
         m->family->layout(&m->h, (int)m->info.max_batch, logit_rows, &p->block[PN_COMPUTE].arena, p->block[PN_COMPUTE].data, &p->buf, e))
         return e->code;
     return FO_OK;
@@ -178,7 +193,7 @@ static int lay_out_part(struct pn_model *m, int i, struct fo_err *e) {
 /* THE layout: over measuring arenas for the sizes, over the blocks for the addresses. */
 static int lay_out(struct pn_model *m, struct fo_err *e) {
     const struct pn_model_info *i = &m->info;
-    void *ids = NULL, *pos = NULL, *wanted = NULL, *stated = NULL, *seqs = NULL, *tokens = NULL, *before = NULL, *logits = NULL, *carried = NULL, *share = NULL, *row = NULL, *scale = NULL;
+    void *ids = NULL, *pos = NULL, *wanted = NULL, *stated = NULL, *seqs = NULL, *tokens = NULL, *before = NULL, *logits = NULL, *carried = NULL, *share = NULL, *row = NULL, *scale = NULL, *from = NULL, *to = NULL;
     for (int p = 0; p < m->n_parts; p++)
         if (lay_out_part(m, p, e)) return e->code;
     if (pn_kv_layout(&m->kv, &m->host, e) ||
@@ -187,6 +202,7 @@ static int lay_out(struct pn_model *m, struct fo_err *e) {
         take_host(m, i->max_batch, sizeof *m->stated, &stated, e) || take_host(m, i->max_concurrent, sizeof *m->seqs, &seqs, e) ||
         take_host(m, i->max_concurrent, sizeof *m->tokens, &tokens, e) ||
         take_host(m, i->max_concurrent, sizeof *m->pages_before, &before, e) ||
+        (m->kv.states.n_blocks && (take_host(m, i->max_concurrent, sizeof *m->states_from, &from, e) || take_host(m, i->max_concurrent, sizeof *m->states_to, &to, e))) ||
         (!m->part[m->n_parts - 1].dev->weights_in_place && take_host(m, (uint64_t)m->logit_rows * m->h.n_vocab, sizeof(float), &logits, e)) ||
         (m->h.n_expert && (take_host(m, (uint64_t)i->max_batch * m->h.n_expert, sizeof(float), &share, e) ||
                            take_host(m, i->max_batch, sizeof *m->routes.row, &row, e) || take_host(m, i->max_batch, sizeof(float), &scale, e))) ||
@@ -199,6 +215,8 @@ static int lay_out(struct pn_model *m, struct fo_err *e) {
     m->seqs = seqs;
     m->tokens = tokens;
     m->pages_before = before;
+    m->states_from = from;
+    m->states_to = to;
     m->host_logits = logits;
     m->carried = carried;
     m->routes = (struct pn_routes){ share, row, scale };
@@ -234,6 +252,7 @@ static int measure(struct pn_model *m, struct fo_err *e) {
                                              .kv_bytes = p->block[PN_KV].bytes, .scratch_bytes = p->block[PN_COMPUTE].bytes + p->stream_bytes };
         if (weights_bytes(m, n, &i->parts[n].weights_bytes, e)) return e->code;
         i->kv_bytes += i->parts[n].kv_bytes;
+        i->state_bytes += m->kv.states.n_blocks * pn_model_state_bytes(m, i->parts[n].n_layers);
         i->scratch_bytes += i->parts[n].scratch_bytes;
         page_bytes += fo_kv_page_bytes(&p->kv);
     }
@@ -375,6 +394,7 @@ void pn_model_free(struct pn_model *m) {
     if (!m) return;
     bool whole = m->n_parts && m->part[m->n_parts - 1].stream;
     assert(!whole || m->kv.n_free == m->kv.n_pages);  /* a sequence outlived its model */
+    assert(!whole || (m->kv.states.n_free == m->kv.states.n_blocks && m->kv.states.n_promised == 0));
     assert(!whole || fo_arena_check(&m->host));
     pn_chat_free(m->chat);
     fo_tok_free(m->tok);
@@ -457,5 +477,9 @@ uint64_t pn_model_free_pages(const struct pn_model *m) {
 }
 
 int pn_seq_new(struct pn_model *m, struct pn_seq **ret, struct fo_err *e) {
-    return pn_kv_seq_new(&m->kv, ret, e);
+    return pn_kv_seq_new(&m->kv, m->kv.ctx_cap, ret, e);
+}
+
+struct pn_kv *pn_model_kv(struct pn_model *m) {
+    return &m->kv;
 }

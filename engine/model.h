@@ -74,6 +74,7 @@ struct pn_model_info {
     uint64_t weights_bytes;           /* bytes of tensors (mapped or not) */
     uint64_t kv_bytes_per_token, kv_bytes, n_pages;
     uint32_t page_tokens, seq_pages;  /* tokens of a page; most pages one sequence holds at a time */
+    uint64_t state_bytes;             /* of kv_bytes: recurrent state, all blocks of it */
     uint64_t scratch_bytes;           /* of all dies and the host */
     uint64_t host_bytes;              /* of these on the host: the rows of a step, and what is carried between dies */
     struct pn_part_info parts[PN_MAX_PARTS]; /* [n_parts] */
@@ -133,8 +134,9 @@ int pn_model_check(struct pn_model *m, struct fo_err *e);
 /* --- sequences: a timeline of tokens with its KV. Owned by the model's one worker thread; nothing here is thread-safe. --- */
 int pn_seq_new(struct pn_model *m, struct pn_seq **ret, struct fo_err *e);
 void pn_seq_free(struct pn_seq *s); /* gives its pages back; NULL is allowed */
-/* Keeps the first n tokens (n <= pn_seq_len), releases the pages behind. A family with recurrent state may only keep 0 or all, and one
- * with a sliding window none when what the n-th token would see is gone already: returns what was kept. */
+/* Keeps the first n tokens (n <= pn_seq_len), releases the pages behind. A family with recurrent state keeps what its last checkpoint before
+ * n has, one with a sliding window none when what the n-th token would see is gone already, and of a page that another sequence holds too
+ * nothing is kept unless all of it is: returns what was kept. */
 uint32_t pn_seq_truncate(struct pn_seq *s, uint32_t n);
 /* Of n tokens (n >= 1) that a step appends behind one more, how many may be taken back afterwards: all but under a sliding window, where the
  * step must not let go of what the tokens that stay still see. A family with recurrent state: 0. */
@@ -144,8 +146,11 @@ void pn_seq_take_back(struct pn_seq *s, uint32_t n);
 uint32_t pn_seq_pages(const struct pn_seq *s); /* pages held */
 uint32_t pn_seq_len(const struct pn_seq *s);
 const int32_t *pn_seq_tokens(const struct pn_seq *s); /* [pn_seq_len] */
-/* Makes sure that the sequence can grow to n tokens (pages taken now; under a sliding window as many as it ever holds at a time). FO_ENOMEM with need and have in pages; FO_EBUDGET past
- * ctx_cap. */
+/* Of n more tokens of a prompt, how many the next step should append: all but in a family with recurrent state, whose steps end where a
+ * checkpoint is due. At least 1. */
+uint32_t pn_seq_chunk(const struct pn_seq *s, uint32_t n);
+/* Makes sure that the sequence can grow to n tokens (pages taken now; under a sliding window as many as it ever holds at a time). FO_ENOMEM with need and have in pages, or blocks of
+ * recurrent state; FO_EBUDGET past ctx_cap. */
 int pn_seq_reserve(struct pn_seq *s, uint32_t n, struct fo_err *e);
 uint64_t pn_model_free_pages(const struct pn_model *m);
 

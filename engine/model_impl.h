@@ -30,6 +30,7 @@ struct pn_part {
     bool in_place; /* weights are read where the file is mapped */
     struct pn_block block[PN_N_BLOCKS];
     struct fo_kv_geom kv; /* its own layers only */
+    unsigned char *states; /* blocks of recurrent state, of its own layers; NULL without */
     struct pn_buffers buf;
     struct fo_stream *stream;
     uint64_t stream_bytes;
@@ -61,12 +62,16 @@ struct pn_model {
     struct fo_attn_seq *seqs; /* [max_concurrent] */
     const int32_t **tokens;   /* [max_concurrent] each sequence from its start */
     uint32_t *pages_before;   /* [max_concurrent] pages each sequence held, to give back what a failed step took */
+    uint32_t *states_from, *states_to; /* [max_concurrent] NULL without recurrent state */
     uint32_t logit_rows, draft_rows;
     float *host_logits; /* [logit_rows][n_vocab], or NULL: the last die's are host memory */
     struct pn_routes routes;  /* of max_batch rows; NULLs without experts */
     float *carried;     /* [max_batch][n_embd], on its way from die to die, then states; NULL with one whose memory is host memory */
     const float *states; /* of the last step */
 };
+
+/* Bytes of a block of recurrent state of n layers. */
+uint64_t pn_model_state_bytes(const struct pn_model *m, uint32_t n_layers);
 
 /* model.c's, for estimate.c: a model as far as its file's header, and then as far as the measured layout. */
 int pn_model_start(const char *path, bool with_text, struct pn_model **ret, struct fo_err *e);

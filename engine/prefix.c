@@ -1,96 +1,417 @@
-/* Idle conversations: see prefix.h. A handful of entries, oldest first; looking through all of them costs less than one op. */
+/* Kept texts: see prefix.h.
+ *
+ *     running   begun here and not ended: any order, a handful
+ *     idle      least recently used first
+ *
+ * Looking through all of them for the longest common beginning compares at most the tokens that there is memory for, a page at a time and until
+ * they differ: less than one op of a step. */
 #include "engine/prefix.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/index.h"
+#include "engine/kv.h"
 #include "engine/model.h"
 #include "foundry/base/err.h"
 
-struct entry {
-    char *key;
-    struct pn_seq *seq;
+enum {
+    N_EVICTED = 1 << 12, /* pages of given up texts that are remembered */
+    NAMES_BYTES = 64     /* of the tenant's and the session's names, usually */
+};
+
+struct text {
+    struct text *prev, *next;
+    struct pn_seq *seq; /* packed when idle */
+    char *tenant, *session; /* or NULL */
+    bool idle;
+    uint32_t listed; /* tokens whose chain is in the index while it runs */
+    size_t bytes;   /* of host memory when idle */
+};
+
+struct list {
+    struct text *first, *last;
 };
 
 struct pn_prefix {
-    uint32_t n, cap;
-    struct entry e[]; /* [cap], least recently used first */
+    struct pn_model *m;
+    struct pn_kv *kv;
+    struct list running, idle;
+    uint32_t n_idle;
+    uint64_t bytes, cap_bytes;  /* of idle texts */
+    struct pn_index *index;
+    uint64_t evicted[N_EVICTED]; /* chains, each at its remainder: a new one drives out an old one */
+    uint32_t idle_refs[];        /* [n_pages] how many idle texts hold a page */
 };
 
-int pn_prefix_new(uint32_t cap, struct pn_prefix **ret, struct fo_err *e) {
-    struct pn_prefix *p = calloc(1, sizeof *p + cap * sizeof p->e[0]);
-    if (!p) return fo_fail(e, FO_ENOMEM, "no memory for %u idle sequences", cap);
-    p->cap = cap;
+/* --- small things ---------------------------------------------------------------------------- */
+static void list_push(struct list *l, struct text *t) {
+    t->prev = l->last;
+    t->next = NULL;
+    *(l->last ? &l->last->next : &l->first) = t;
+    l->last = t;
+}
+
+static void list_remove(struct list *l, struct text *t) {
+    *(t->prev ? &t->prev->next : &l->first) = t->next;
+    *(t->next ? &t->next->prev : &l->last) = t->prev;
+}
+
+static bool same_name(const char *a, const char *b) {
+    return a == b || (a && b && strcmp(a, b) == 0);
+}
+
+/* All tokens of `cap` texts of full length, and a text for each page. */
+static uint64_t cap_bytes(const struct pn_kv *kv, uint32_t cap) {
+    return cap * (pn_kv_seq_bytes(kv, kv->ctx_cap) + (uint64_t)kv->max_seq_pages * (sizeof(struct text) + sizeof(struct pn_seq) + NAMES_BYTES));
+}
+
+/* Pages whose chains are listed at most: those of the idle texts' tokens, and those that running ones begin with. */
+static uint64_t most_chains(const struct pn_kv *kv, uint32_t cap) {
+    return cap_bytes(kv, cap) / sizeof(int32_t) / kv->page_tokens + (uint64_t)cap * kv->max_seq_pages;
+}
+
+uint64_t pn_prefix_bytes(const struct pn_kv *kv, uint32_t cap) {
+    return sizeof(struct pn_prefix) + kv->n_pages * sizeof(uint32_t) + cap_bytes(kv, cap) + pn_index_bytes(most_chains(kv, cap));
+}
+
+int pn_prefix_new(struct pn_model *m, uint32_t cap, struct pn_prefix **ret, struct fo_err *e) {
+    struct pn_kv *kv = pn_model_kv(m);
+    struct pn_prefix *p = calloc(1, sizeof *p + kv->n_pages * sizeof p->idle_refs[0]);
+    if (!p) return fo_fail(e, FO_ENOMEM, "no memory for a cache of %llu pages", (unsigned long long)kv->n_pages);
+    if (pn_index_new(most_chains(kv, cap), &p->index, e)) {
+        free(p);
+        return e->code;
+    }
+    p->m = m;
+    p->kv = kv;
+    p->cap_bytes = cap_bytes(kv, cap);
     *ret = p;
-    return 0;
+    return FO_OK;
 }
 
-static struct entry remove_at(struct pn_prefix *p, uint32_t i) {
-    struct entry was = p->e[i];
-    memmove(&p->e[i], &p->e[i + 1], (--p->n - i) * sizeof p->e[0]);
-    return was;
+/* --- what is listed -------------------------------------------------------------------------- */
+/* Whether any page of a text is as good as any other to go on from. */
+static bool anywhere(const struct pn_prefix *p) {
+    return p->kv->window == 0 && p->kv->states.n_blocks == 0;
 }
 
-static void drop_at(struct pn_prefix *p, uint32_t i) {
-    struct entry was = remove_at(p, i);
-    free(was.key);
-    pn_seq_free(was.seq);
+static void list_chain(struct pn_prefix *p, uint64_t chain, bool add) {
+    (add ? pn_index_add : pn_index_drop)(p->index, chain);
+}
+
+/* The chains of the first n tokens of a text, of those pages behind which another could begin. */
+static void list_pages(struct pn_prefix *p, const struct text *t, uint32_t n, bool add) {
+    uint32_t page = p->kv->page_tokens;
+    uint64_t chain = pn_chain_start(t->tenant);
+    for (uint32_t at = page; at <= n; at += page) {
+        chain = pn_chain_next(chain, t->seq->tokens + at - page, page);
+        bool last = at + page > n; /* from there on the whole text may be moved */
+        if (last || anywhere(p) || (t->idle && pn_kv_seq_start(t->seq, at) == at)) list_chain(p, chain, add);
+    }
+}
+
+static void remember_evicted(struct pn_prefix *p, const struct text *t) {
+    uint32_t page = p->kv->page_tokens;
+    uint64_t chain = pn_chain_start(t->tenant);
+    for (uint32_t at = page; at <= t->seq->len; at += page) {
+        chain = pn_chain_next(chain, t->seq->tokens + at - page, page);
+        p->evicted[chain % N_EVICTED] = chain;
+    }
+}
+
+/* Whether the page behind the first n tokens was kept once. */
+static bool was_evicted(const struct pn_prefix *p, const char *tenant, const int32_t *tokens, uint32_t n, uint32_t n_tokens) {
+    uint32_t end = (n / p->kv->page_tokens + 1) * p->kv->page_tokens;
+    if (end > n_tokens) return false;
+    uint64_t chain = pn_chain_next(pn_chain_start(tenant), tokens, end);
+    return p->evicted[chain % N_EVICTED] == chain;
+}
+
+/* --- coming and going ------------------------------------------------------------------------ */
+static void text_free(struct text *t) {
+    if (!t) return;
+    pn_seq_free(t->seq);
+    free(t->tenant);
+    free(t->session);
+    free(t);
+}
+
+/* The idle texts without t, which is nobody's then. */
+static void take_idle(struct pn_prefix *p, struct text *t) {
+    list_pages(p, t, t->seq->len, false);
+    list_remove(&p->idle, t);
+    for (uint32_t i = t->seq->first_page; i < t->seq->n_pages; i++) p->idle_refs[t->seq->pages[i]]--;
+    p->n_idle--;
+    p->bytes -= t->bytes;
+    t->idle = false;
+}
+
+static void evict(struct pn_prefix *p, struct text *t) {
+    remember_evicted(p, t);
+    take_idle(p, t);
+    text_free(t);
+}
+
+static bool frees_something(const struct pn_prefix *p, const struct text *t) {
+    for (uint32_t i = t->seq->first_page; i < t->seq->n_pages; i++)
+        if (p->kv->refs[t->seq->pages[i]] == 1) return true;
+    for (uint32_t i = 0; i < t->seq->state.n_marks; i++)
+        if (p->kv->states.refs[t->seq->state.marks[i].block] == 1) return true;
+    return t->seq->state.block != PN_NO_BLOCK && p->kv->states.refs[t->seq->state.block] == 1;
 }
 
 int pn_prefix_evict(struct pn_prefix *p) {
-    if (p->n == 0) return 0;
-    drop_at(p, 0);
+    struct text *t = p->idle.first;
+    while (t && !frees_something(p, t)) t = t->next;
+    if (!t) t = p->idle.first;
+    if (!t) return 0;
+    evict(p, t);
     return 1;
 }
 
-void pn_prefix_forget(struct pn_prefix *p, const char *key) {
-    for (uint32_t i = p->n; i-- > 0;)
-        if (strcmp(p->e[i].key, key) == 0) drop_at(p, i);
+void pn_prefix_forget(struct pn_prefix *p, const char *tenant, const char *session) {
+    for (struct text *t = p->idle.first, *next; t; t = next) {
+        next = t->next;
+        if (!same_name(t->tenant, tenant) || !same_name(t->session, session)) continue;
+        take_idle(p, t);
+        text_free(t);
+    }
 }
 
 void pn_prefix_free(struct pn_prefix *p) {
     if (!p) return;
-    while (pn_prefix_evict(p)) {}
+    assert(!p->running.first);
+    while (p->idle.first) evict(p, p->idle.first);
+    pn_index_free(p->index);
     free(p);
 }
 
 uint32_t pn_prefix_count(const struct pn_prefix *p) {
-    return p->n;
+    return p->n_idle;
 }
 
 uint64_t pn_prefix_pages(const struct pn_prefix *p) {
-    uint64_t sum = 0;
-    for (uint32_t i = 0; i < p->n; i++) sum += pn_seq_pages(p->e[i].seq);
-    return sum;
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < p->kv->n_pages; i++) n += p->idle_refs[i] > 0 && p->idle_refs[i] == p->kv->refs[i];
+    return n;
 }
 
-static uint32_t shared(const struct pn_seq *s, const int32_t *tokens, uint32_t n) {
-    const int32_t *have = pn_seq_tokens(s);
-    uint32_t len = pn_seq_len(s), k = 0;
-    while (k < len && k < n && have[k] == tokens[k]) k++;
+uint32_t pn_prefix_kept(const struct pn_prefix *p, const char *tenant, const int32_t *tokens, uint32_t n) {
+    return n == 0 ? 0 : pn_index_find(p->index, tenant, tokens, n - 1, p->kv->page_tokens);
+}
+
+/* --- beginning ------------------------------------------------------------------------------- */
+/* How many tokens s has in common with tokens[0..n). */
+static uint32_t in_common(const struct pn_seq *s, const int32_t *tokens, uint32_t n) {
+    uint32_t k = 0, page = s->kv->page_tokens;
+    if (n > s->len) n = s->len;
+    while (n - k >= page && memcmp(s->tokens + k, tokens + k, page * sizeof *tokens) == 0) k += page;
+    while (k < n && s->tokens[k] == tokens[k]) k++;
     return k;
 }
 
-struct pn_seq *pn_prefix_take(struct pn_prefix *p, const char *key, const int32_t *tokens, uint32_t n) {
-    uint32_t best = 0, best_at = 0;
-    for (uint32_t i = 0; i < p->n; i++) {
-        if (strcmp(p->e[i].key, key) != 0) continue;
-        uint32_t k = shared(p->e[i].seq, tokens, n - 1);
-        if (k > 0 && k >= best) best = k, best_at = i;
-    }
-    if (best == 0) return NULL;
-    struct entry was = remove_at(p, best_at);
-    free(was.key);
-    pn_seq_truncate(was.seq, best);
-    return was.seq;
+/* What is there for a prompt. */
+struct found {
+    struct text *best; /* NULL = nothing to begin with */
+    uint32_t start;    /* tokens of it */
+    bool any, whole;   /* something is kept for the tenant; all that the longest has is in the prompt */
+    uint32_t common;   /* at its longest */
+};
+
+static void look_at(struct found *f, struct text *t, const char *tenant, const int32_t *tokens, uint32_t n) {
+    if (!same_name(t->tenant, tenant) || t->seq->len == 0) return;
+    uint32_t common = in_common(t->seq, tokens, n), most = common < n ? common : n - 1;
+    uint32_t start = t->idle && most == t->seq->len ? most : pn_kv_seq_start(t->seq, most);
+    f->any = true;
+    if (common > f->common) f->common = common, f->whole = false;
+    f->whole |= common == f->common && common == t->seq->len;
+    if (start > 0 && start >= f->start) f->best = t, f->start = start;
 }
 
-void pn_prefix_put(struct pn_prefix *p, char *key, struct pn_seq *seq) {
-    if (p->n == p->cap && !pn_prefix_evict(p)) {
-        free(key);
-        pn_seq_free(seq);
+static struct found look(const struct pn_prefix *p, const char *tenant, const int32_t *tokens, uint32_t n) {
+    struct found f = { 0 };
+    for (struct text *t = p->running.first; t; t = t->next) look_at(&f, t, tenant, tokens, n);
+    for (struct text *t = p->idle.first; t; t = t->next) look_at(&f, t, tenant, tokens, n);
+    return f;
+}
+
+static enum pn_cache_miss why(const struct pn_prefix *p, const struct found *f, const char *tenant, const int32_t *tokens, uint32_t n) {
+    uint32_t page = p->kv->page_tokens, most = f->common < n ? f->common : n - 1;
+    if (f->start >= (n - 1) / page * page) return n - 1 < page && !f->any ? PN_CACHE_EMPTY : PN_CACHE_FULL;
+    if (f->start < most / page * page) return p->kv->states.n_blocks > 0 ? PN_CACHE_STATE : PN_CACHE_WINDOW;
+    if (was_evicted(p, tenant, tokens, f->start, n)) return PN_CACHE_EVICTED;
+    return !f->any ? PN_CACHE_EMPTY : f->whole && f->common > 0 ? PN_CACHE_FULL : PN_CACHE_DIVERGED;
+}
+
+/* Heap for a running text, with a sequence of full length. */
+static struct text *text_new(struct pn_prefix *p, const char *tenant, struct fo_err *e) {
+    struct text *t = calloc(1, sizeof *t);
+    if (!t || (tenant && !(t->tenant = strdup(tenant)))) {
+        free(t);
+        fo_fail(e, FO_ENOMEM, "no memory for a sequence");
+        return NULL;
+    }
+    if (pn_kv_seq_new(p->kv, p->kv->ctx_cap, &t->seq, e) == FO_OK) return t;
+    text_free(t);
+    return NULL;
+}
+
+int pn_prefix_begin(struct pn_prefix *p, const char *tenant, const int32_t *tokens, uint32_t n, struct pn_seq **ret, enum pn_cache_miss *ret_miss,
+                    uint32_t *ret_shared, struct fo_err *e) {
+    struct text *t;
+    while (!(t = text_new(p, tenant, e)))
+        if (!pn_prefix_evict(p)) return e->code;
+    struct found f = look(p, tenant, tokens, n);
+    *ret_miss = why(p, &f, tenant, tokens, n);
+    *ret_shared = f.common;
+    if (f.best && f.best->idle && f.start == f.best->seq->len) {
+        take_idle(p, f.best);
+        pn_kv_seq_move(f.best->seq, t->seq);
+        f.best->seq = NULL;
+        text_free(f.best);
+    } else if (f.best) {
+        pn_kv_seq_share(f.best->seq, f.start, t->seq);
+        if (f.best->idle) { /* it was of use */
+            list_remove(&p->idle, f.best);
+            list_push(&p->idle, f.best);
+        }
+    }
+    t->seq->state.prompt = n;
+    t->listed = t->seq->len;
+    list_pages(p, t, t->listed, true);
+    list_push(&p->running, t);
+    *ret = t->seq;
+    return FO_OK;
+}
+
+/* Blocks of state that a running sequence holds for the future only. */
+static int drop_marks(struct pn_prefix *p) {
+    for (struct text *t = p->running.first; t; t = t->next)
+        if (pn_state_drop_mark(t->seq, true)) return 1;
+    return 0;
+}
+
+int pn_prefix_reserve(struct pn_prefix *p, struct pn_seq *seq, uint32_t n, struct fo_err *e) {
+    const struct pn_kv *kv = p->kv;
+    const struct pn_states *st = &kv->states;
+    while (st->n_blocks > 0 && st->n_free < st->n_promised + st->n_float + 3 && pn_prefix_evict(p)) {} /* the next, and two checkpoints */
+    while (pn_seq_reserve(seq, n, e) != FO_OK) {
+        if (e->code != FO_ENOMEM) return e->code;
+        uint32_t pages = pn_kv_pages(kv, n);
+        bool in_vain = kv->window == 0 && pages > seq->n_pages && pages - seq->n_pages > kv->n_free + pn_prefix_pages(p);
+        if (in_vain || (!pn_prefix_evict(p) && !drop_marks(p))) return e->code;
+    }
+    return FO_OK;
+}
+
+/* --- keeping --------------------------------------------------------------------------------- */
+static struct text *running(const struct pn_prefix *p, const struct pn_seq *seq) {
+    struct text *t = p->running.first;
+    while (t && t->seq != seq) t = t->next;
+    return t;
+}
+
+static void stop_running(struct pn_prefix *p, struct text *t) {
+    list_pages(p, t, t->listed, false);
+    list_remove(&p->running, t);
+}
+
+void pn_prefix_drop(struct pn_prefix *p, struct pn_seq *seq) {
+    if (!seq) return;
+    struct text *t = running(p, seq);
+    stop_running(p, t);
+    text_free(t);
+}
+
+/* Idle texts of the same session that t goes on from are part of it. False = t itself is part of one, which was of use. Where a text can be
+ * gone on from at its checkpoints or its end only, each has its own. */
+static bool is_news(struct pn_prefix *p, const struct text *t) {
+    for (struct text *o = p->idle.first, *next; o && anywhere(p); o = next) {
+        next = o->next;
+        if (!same_name(o->tenant, t->tenant) || !same_name(o->session, t->session)) continue;
+        uint32_t common = in_common(o->seq, t->seq->tokens, t->seq->len);
+        if (common == o->seq->len) {
+            take_idle(p, o);
+            text_free(o);
+        } else if (common == t->seq->len) {
+            list_remove(&p->idle, o);
+            list_push(&p->idle, o);
+            return false;
+        }
+    }
+    return true;
+}
+
+/* The text with no more memory than it needs. False = there is none for that. */
+static bool pack(struct pn_prefix *p, struct text *t, const char *session) {
+    struct pn_seq *packed;
+    struct fo_err ignored; /* then it is not kept */
+    if (t->seq->len == 0 || (session && !(t->session = strdup(session))) || pn_kv_seq_new(p->kv, t->seq->len, &packed, &ignored)) return false;
+    pn_state_mark_end(t->seq);
+    pn_kv_seq_move(t->seq, packed);
+    t->seq = packed;
+    t->bytes = sizeof *t + pn_kv_seq_bytes(p->kv, packed->len) + (t->tenant ? strlen(t->tenant) + 1 : 0) + (session ? strlen(session) + 1 : 0);
+    return t->bytes <= p->cap_bytes;
+}
+
+void pn_prefix_put(struct pn_prefix *p, const char *session, struct pn_seq *seq) {
+    struct text *t = running(p, seq);
+    stop_running(p, t);
+    if (!pack(p, t, session) || !is_news(p, t)) {
+        text_free(t);
         return;
     }
-    pn_seq_truncate(seq, pn_seq_len(seq)); /* pages reserved for an answer that came out shorter */
-    p->e[p->n++] = (struct entry){ key, seq };
+    while (p->bytes + t->bytes > p->cap_bytes) evict(p, p->idle.first);
+    t->idle = true;
+    list_push(&p->idle, t);
+    for (uint32_t i = t->seq->first_page; i < t->seq->n_pages; i++) p->idle_refs[t->seq->pages[i]]++;
+    p->n_idle++;
+    p->bytes += t->bytes;
+    list_pages(p, t, t->seq->len, true);
+}
+
+/* --- for tests ------------------------------------------------------------------------------- */
+struct count {
+    uint32_t *pages, *blocks, promised;
+    bool good;
+};
+
+static void count_seq(struct count *c, const struct pn_seq *s) {
+    const struct pn_states *st = &s->kv->states;
+    for (uint32_t i = s->first_page; i < s->n_pages; i++) c->pages[s->pages[i]]++;
+    for (uint32_t i = 0; i < s->state.n_marks; i++) c->blocks[s->state.marks[i].block]++;
+    if (s->state.block != PN_NO_BLOCK) c->blocks[s->state.block]++;
+    c->promised += s->state.promised;
+    /* a page that is shared is full */
+    for (uint32_t i = s->first_page; i < s->n_pages; i++) c->good &= s->kv->refs[s->pages[i]] == 1 || i < s->len / s->kv->page_tokens;
+    c->good &= st->n_blocks == 0 || s->len == 0 || s->state.block != PN_NO_BLOCK;
+}
+
+bool pn_prefix_check(const struct pn_prefix *p, struct pn_seq *const *others, uint32_t n_others) {
+    const struct pn_kv *kv = p->kv;
+    struct count c = { calloc(kv->n_pages, sizeof *c.pages), calloc(kv->states.n_blocks + 1, sizeof *c.blocks), 0, true };
+    c.good = c.pages && c.blocks;
+    if (!c.good) goto out;
+    uint64_t bytes = 0;
+    uint32_t n_idle = 0;
+    for (const struct text *t = p->idle.first; t; t = t->next, n_idle++) {
+        count_seq(&c, t->seq);
+        bytes += t->bytes;
+    }
+    for (uint64_t i = 0; i < kv->n_pages; i++) c.good &= p->idle_refs[i] == c.pages[i];
+    for (const struct text *t = p->running.first; t; t = t->next) count_seq(&c, t->seq);
+    for (uint32_t i = 0; i < n_others; i++) count_seq(&c, others[i]);
+    uint64_t n_free = 0, n_free_blocks = 0;
+    for (uint64_t i = 0; i < kv->n_pages; i++) n_free += c.pages[i] == 0, c.good &= kv->refs[i] == c.pages[i];
+    for (uint32_t i = 0; i < kv->n_free; i++) c.good &= c.pages[kv->free_pages[i]]++ == 0;
+    for (uint32_t i = 0; i < kv->states.n_blocks; i++) n_free_blocks += c.blocks[i] == 0, c.good &= kv->states.refs[i] == c.blocks[i];
+    c.good &= n_free == kv->n_free && n_free_blocks == kv->states.n_free && c.promised == kv->states.n_promised;
+    c.good &= kv->states.n_free >= kv->states.n_promised + kv->states.n_float;
+    c.good &= n_idle == p->n_idle && bytes == p->bytes && bytes <= p->cap_bytes && (p->idle.first || p->running.first || pn_index_count(p->index) == 0);
+out:
+    free(c.pages);
+    free(c.blocks);
+    return c.good;
 }

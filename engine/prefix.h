@@ -1,30 +1,57 @@
-/* Idle conversations: the tokens and KV of a finished request wait here for the next turn of the same conversation, which then only
- * prefills what is new. Bounded by the model's max_sessions together with the running sequences, and given up, least recently used
- * first, whenever a new request needs the sequence or its pages. Belongs to the worker: no locks. */
+/* What is kept of texts, so that a request only computes what is new. The tokens and KV of a request that has ended wait here, idle; one that
+ * begins takes as much as it has in common with any of them, or with any that runs, of the same tenant:
+ *
+ *     an idle text that is all of it a beginning of the prompt is moved into the new sequence, to the last token
+ *     else whole pages are shared: held by both (kv.h), never copied and never written to
+ *
+ * Texts are found by their tokens, whatever their session is called. Idle ones are bounded by the pages, which running sequences take from them
+ * when they need any, the least recently used first, and by host memory: that of `cap` sequences of full length, or of as many short ones as
+ * there are pages. What was given up leaves its chain (index.h) behind for a while, so that a miss can be told from a text never seen.
+ *
+ * The worker's, without locks, but for pn_prefix_kept. */
 #pragma once
+#include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
+#include "engine/miss.h"
+
 struct fo_err;
+struct pn_kv;
+struct pn_model;
 struct pn_prefix;
 struct pn_seq;
 
-/* Room for `cap` idle sequences. FO_ENOMEM. */
-int pn_prefix_new(uint32_t cap, struct pn_prefix **ret, struct fo_err *e);
-void pn_prefix_free(struct pn_prefix *p); /* frees the sequences too; NULL is allowed */
+/* Room for the tokens of `cap` idle sequences of full length. FO_ENOMEM, FO_ELIMIT. */
+int pn_prefix_new(struct pn_model *m, uint32_t cap, struct pn_prefix **ret, struct fo_err *e);
+void pn_prefix_free(struct pn_prefix *p); /* frees the idle sequences too; none runs any more. NULL is allowed */
+/* The most host memory that one takes, idle sequences included. */
+uint64_t pn_prefix_bytes(const struct pn_kv *kv, uint32_t cap);
 
-uint32_t pn_prefix_count(const struct pn_prefix *p);
-/* Pages that the idle sequences hold. */
-uint64_t pn_prefix_pages(const struct pn_prefix *p);
+/* A new sequence that begins with what is kept of tokens[0..n), n >= 1, for this tenant (NULL: nobody's): at most n - 1, the last token is
+ * computed for its logits. *ret_miss says why not more, *ret_shared how many the prompt has in common with what is kept, at its longest.
+ * Idle sequences give way to it. It ends with pn_prefix_put or pn_prefix_drop. FO_ENOMEM. */
+int pn_prefix_begin(struct pn_prefix *p, const char *tenant, const int32_t *tokens, uint32_t n, struct pn_seq **ret, enum pn_cache_miss *ret_miss,
+                    uint32_t *ret_shared, struct fo_err *e);
+/* As pn_seq_reserve of any sequence of the model; idle sequences give way to it, unless all of them would not be enough. */
+int pn_prefix_reserve(struct pn_prefix *p, struct pn_seq *seq, uint32_t n, struct fo_err *e);
+/* Keeps a sequence of pn_prefix_begin as the most recently used, for the tenant that it began for; takes it over. Kept texts of the same session (NULL: of
+ * none) that it goes on from are given up: they are part of it. Without memory for it, it is freed. */
+void pn_prefix_put(struct pn_prefix *p, const char *session, struct pn_seq *seq);
+/* Frees a sequence of pn_prefix_begin that is not to be kept. NULL is allowed. */
+void pn_prefix_drop(struct pn_prefix *p, struct pn_seq *seq);
 
-/* Takes out the sequence kept under `key` that shares the longest prefix with tokens[0..n), cut to that prefix (at most n - 1: the
- * last token has to be computed for its logits). NULL when nothing is shared; empty when nothing of it could be kept (pn_seq_truncate). The caller owns what comes back. */
-struct pn_seq *pn_prefix_take(struct pn_prefix *p, const char *key, const int32_t *tokens, uint32_t n);
-
-/* Keeps a sequence; takes over both (key is heap). Room is made by giving up the least recently used one. */
-void pn_prefix_put(struct pn_prefix *p, char *key, struct pn_seq *seq);
-
-/* Gives up the least recently used one; 0 when there is none. */
+/* Gives up an idle sequence that frees something: the least recently used of those; when there is none such, of all. 0 = there is none. */
 int pn_prefix_evict(struct pn_prefix *p);
+/* Gives up every idle sequence of this tenant's session. */
+void pn_prefix_forget(struct pn_prefix *p, const char *tenant, const char *session);
 
-/* Gives up every sequence kept under `key`. */
-void pn_prefix_forget(struct pn_prefix *p, const char *key);
+uint32_t pn_prefix_count(const struct pn_prefix *p); /* idle sequences */
+/* Pages that giving up all idle sequences would free: each once, however many hold it. */
+uint64_t pn_prefix_pages(const struct pn_prefix *p);
+/* Whether all counts are those of the sequences here and of others[0..n_others), which were not begun here: for tests. */
+bool pn_prefix_check(const struct pn_prefix *p, struct pn_seq *const *others, uint32_t n_others);
+
+/* Any thread: how many of tokens[0..n) a new request of this tenant would find here, in whole pages, of texts as they were when they began and
+ * ended. Never waits for a step. A hint: nothing is reused by it. */
+uint32_t pn_prefix_kept(const struct pn_prefix *p, const char *tenant, const int32_t *tokens, uint32_t n);

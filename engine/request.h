@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "engine/logprobs.h"
+#include "engine/miss.h"
 #include "engine/sampler.h"
 #include "engine/turn.h"
 
@@ -61,17 +62,6 @@ enum pn_event_kind {
 enum pn_finish { PN_FINISH_STOP, PN_FINISH_LENGTH, PN_FINISH_CALLS /* it ended of itself and has calls */ };
 
 enum pn_thought { PN_THOUGHT_FREE /* none, or ended as the model would */, PN_THOUGHT_BUDGET, PN_THOUGHT_LOOP /* the same run of tokens twice (loop.h) */ };
-
-/* Why not more of a prompt was found in what is kept. */
-enum pn_cache_miss {
-    PN_CACHE_FULL,     /* all but the last token, or but what a page cannot share, was found */
-    PN_CACHE_OFF,      /* keep_nothing */
-    PN_CACHE_EMPTY,    /* nothing is kept for this tenant */
-    PN_CACHE_DIVERGED, /* what is kept goes on differently from token cached_tokens (rounded to the page) on */
-    PN_CACHE_EVICTED,  /* more of it was kept once and gave way to others */
-    PN_CACHE_WINDOW,   /* the sliding window has let go of what would be seen */
-    PN_CACHE_STATE     /* no checkpoint of the recurrent state lies further on */
-};
 
 struct pn_usage {
     uint32_t prompt_tokens, cached_tokens, completion_tokens;

@@ -269,7 +269,7 @@ int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, struct pn_
     s->odds = calloc(s->n_slots, sizeof *s->odds);
     s->shown = calloc(s->n_slots, sizeof *s->shown);
     int rc = s->wake && s->slots && s->items && s->item_slot && s->odds && s->shown ? 0 : fo_fail(e, FO_ENOMEM, "no memory for a scheduler of %u slots", s->n_slots);
-    if (rc == 0) rc = pn_prefix_new(s->info->max_sessions, &s->idle, e);
+    if (rc == 0) rc = pn_prefix_new(m, s->info->max_sessions, &s->idle, e);
     if (rc == 0) pn_sched_publish_kv(s);
     if (rc == 0) rc = thread_start(s, e);
     if (rc != 0) {

@@ -119,7 +119,7 @@ uint32_t pn_sched_build(struct pn_sched *s) {
     double now = pn_now_ms();
     for (uint32_t i = 0; i < s->n_slots; i++) s->slots[i].in_step = false;
     for (struct pn_slot *sl; left > 0 && (sl = next_prompt(s, now));) {
-        uint32_t pos = pn_seq_len(sl->seq), rest = sl->r->n_tokens - pos, take = rest < left ? rest : left;
+        uint32_t pos = pn_seq_len(sl->seq), rest = sl->r->n_tokens - pos, take = pn_seq_chunk(sl->seq, rest < left ? rest : left);
         s->item_slot[n] = (uint32_t)(sl - s->slots);
         enum pn_want want = sl->r->pooled ? pn_pooled_want(sl->r->pooled, take) : take == rest ? PN_WANT_LAST : PN_WANT_NONE;
         s->items[n++] = (struct pn_batch_item){ sl->seq, sl->r->tokens + pos, take, want };

@@ -13,9 +13,11 @@
 enum { TICK_MS = 1000 };
 
 /* --- the end of a request -------------------------------------------------------------------- */
-/* Whether the tokens and KV of a slot are sound and may serve the next turn of the conversation. */
-static bool keeps(const struct pn_sched *s, const struct pn_slot *sl, const struct fo_err *err) {
-    return !s->failed && sl->r->session && !sl->r->keep_nothing && pn_seq_len(sl->seq) > 0 && (!err || err->code == FO_ECANCELLED);
+/* What becomes of a slot's sequence: tokens and KV that are sound may serve other requests. */
+static void part_with(struct pn_sched *s, struct pn_seq *seq, const struct pn_request *r, const struct fo_err *err) {
+    if (r->keep_nothing) pn_seq_free(seq);
+    else if (!s->failed && (!err || err->code == FO_ECANCELLED)) pn_prefix_put(s->idle, r->session, seq);
+    else pn_prefix_drop(s->idle, seq);
 }
 
 void pn_sched_publish_kv(struct pn_sched *s) {
@@ -48,6 +50,8 @@ void pn_slot_end(struct pn_sched *s, struct pn_slot *sl, enum pn_finish finish, 
     double now = pn_now_ms(), first = sl->first_ms > 0 ? sl->first_ms : now;
     struct pn_usage usage = { .prompt_tokens = r->n_tokens,
                               .cached_tokens = sl->cached,
+                              .cache_miss = sl->miss,
+                              .cache_shared = sl->shared,
                               .completion_tokens = r->n_out,
                               .reasoning_tokens = r->n_reasoning,
                               .thought = r->thought,
@@ -57,12 +61,7 @@ void pn_slot_end(struct pn_sched *s, struct pn_slot *sl, enum pn_finish finish, 
                               .prefill_ms = first - sl->started_ms,
                               .decode_ms = now - first };
     uint32_t len = pn_seq_len(sl->seq), forgone = len < r->n_tokens ? r->n_tokens - len : 0;
-    if (keeps(s, sl, err)) {
-        pn_prefix_put(s->idle, r->session, sl->seq);
-        r->session = NULL;
-    } else {
-        pn_seq_free(sl->seq);
-    }
+    part_with(s, sl->seq, r, err);
     pn_spec_free(sl->spec);
     *sl = (struct pn_slot){ 0 };
     s->n_run--;
@@ -119,7 +118,7 @@ void pn_sched_forget_all(struct pn_sched *s, struct pn_over *list) {
     while (list) {
         struct pn_over *note = list;
         list = note->next;
-        pn_prefix_forget(s->idle, note->session);
+        pn_prefix_forget(s->idle, NULL, note->session);
         free(note);
     }
 }
@@ -162,22 +161,24 @@ static bool sweep(struct pn_sched *s) {
     return !stop;
 }
 
-/* A sequence for r with room for all it may become. Idle conversations give way, least recently used first. */
-static int sequence_for(struct pn_sched *s, struct pn_request *r, struct pn_seq **ret, struct fo_err *e) {
-    struct pn_seq *seq = r->session && !r->keep_nothing ? pn_prefix_take(s->idle, r->session, r->tokens, r->n_tokens) : NULL;
-    if (!seq) {
-        if (s->n_run + pn_prefix_count(s->idle) >= s->info->max_sessions) pn_prefix_evict(s->idle);
+/* A sequence for r, in sl, with room for all it may become. Idle texts give way to it. */
+static int sequence_for(struct pn_sched *s, const struct pn_request *r, struct pn_slot *sl, struct fo_err *e) {
+    struct pn_seq *seq;
+    sl->miss = PN_CACHE_OFF;
+    if (!r->keep_nothing) {
+        if (pn_prefix_begin(s->idle, r->tenant, r->tokens, r->n_tokens, &seq, &sl->miss, &sl->shared, e)) return e->code;
+    } else {
         while (pn_seq_new(s->m, &seq, e) != 0)
             if (!pn_prefix_evict(s->idle)) return e->code;
     }
     /* The last token of an answer is shown but never computed on. */
     uint32_t n = r->pooled ? r->n_tokens : r->n_tokens + r->max_tokens - 1;
-    while (pn_seq_reserve(seq, n, e) != 0) {
-        if (e->code == FO_ENOMEM && pn_prefix_evict(s->idle)) continue;
-        pn_seq_free(seq);
+    if (pn_prefix_reserve(s->idle, seq, n, e) != 0) {
+        part_with(s, seq, r, NULL); /* what it began with is there again when it is tried once more */
         return e->code;
     }
-    *ret = seq;
+    sl->seq = seq;
+    sl->cached = pn_seq_len(seq);
     return 0;
 }
 
@@ -193,8 +194,8 @@ static bool start_one(struct pn_sched *s) {
     pthread_mutex_unlock(&s->lock);
     if (!r) return false;
 
-    struct pn_seq *seq = NULL;
-    if (sequence_for(s, r, &seq, &e) != 0) {
+    *sl = (struct pn_slot){ .order = s->order, .started_ms = pn_now_ms() };
+    if (sequence_for(s, r, sl, &e) != 0) {
         bool wait = e.code == FO_ENOMEM && s->n_run > 0; /* what runs now gives its memory back */
         pthread_mutex_lock(&s->lock);
         s->n_running--;
@@ -210,7 +211,8 @@ static bool start_one(struct pn_sched *s) {
         pn_queue_end(r, &e);
         return true;
     }
-    *sl = (struct pn_slot){ .r = r, .seq = seq, .order = s->order++, .cached = pn_seq_len(seq), .started_ms = pn_now_ms() };
+    sl->r = r;
+    s->order++;
     s->n_run++;
     for (uint32_t i = 0; i < r->n_tokens && !r->pooled; i++) pn_sampler_accept(r->sampler, r->tokens[i], 0);
     pthread_mutex_lock(&s->lock);

@@ -15,9 +15,13 @@
  *     script.block_count, script.context_length, script.attention.head_count_kv, script.attention.key_length
  *     script.tokens           what it says, ids; script.case.0 to script.case.9 the others
  *     script.pace_us          how long a step takes; script.row_us how much longer for each of its tokens
+ *     script.state_bytes      what each layer carries from token to token of a sequence besides KV, as models with recurrent state do; 0
  *     script.turn_token, script.newline_token, script.digit_tokens [10]     for the rules above; all optional
  * Tensors:
  *     token_embd.weight [n_embd][n_vocab], blk.N.norm.weight [n_embd], blk.N.bulk.weight of any shape: read by nothing, but there
+ *
+ * State, where there is some, is a number made of all tokens before, and is looked at again before a step goes on from it: one that does not
+ * belong to the tokens fails the step.
  *
  * A step reads the embedding and normalises once a layer, so that a device has ops to fail. A token's state is what that leaves. */
 #include <errno.h>
@@ -34,7 +38,7 @@
 
 static const char arch[] = "script";
 
-enum { N_CASES = 10, MAX_TOKENS = 1 << 20, MAX_US = 60 * 1000 * 1000 };
+enum { N_CASES = 10, MAX_TOKENS = 1 << 20, MAX_US = 60 * 1000 * 1000, STATE_ALIGN = 64, MAX_STATE = 1 << 24 };
 static const float LOSES = -1e9f; /* not infinite: a grammar that bans the winner still finds somebody */
 
 struct said {
@@ -54,6 +58,7 @@ struct script {
     struct said plain, cases[N_CASES]; /* n = 0: there is none */
     int32_t turn, newline, digits[N_CASES]; /* -1: unknown */
     uint32_t pace_us, row_us;
+    uint64_t *state, *carried; /* [state_bytes / 8] what a layer should carry, and does; the one worker's */
     float *row; /* [n_vocab], all LOSES between uses. The one worker's, as a step is */
 };
 
@@ -66,6 +71,8 @@ static int script_probe(const struct fo_gguf *g, struct pn_hparams *ret, struct 
         pn_key_u32(g, arch, "attention.head_count_kv", 1, PN_MAX_HEADS, &h.n_head_kv, e) ||
         pn_key_u32(g, arch, "attention.key_length", 1, PN_MAX_HEAD_DIM, &h.head_dim, e))
         return e->code;
+    if (pn_key_u32_opt(g, arch, "state_bytes", 0, MAX_STATE, &h.state_bytes, e)) return e->code;
+    h.state_bytes = (h.state_bytes + STATE_ALIGN - 1) / STATE_ALIGN * STATE_ALIGN;
     const struct fo_gguf_tensor *embed = fo_gguf_tensor(g, "token_embd.weight");
     if (!embed) return fo_fail(e, FO_EFORMAT, "tensor token_embd.weight is missing");
     if (embed->t.ne[0] < 1 || embed->t.ne[0] > PN_MAX_EMBD || embed->t.ne[1] < 1 || embed->t.ne[1] > PN_MAX_VOCAB)
@@ -138,7 +145,8 @@ static int read_rules(struct pn_bind *b, uint32_t n_vocab, struct script *w, str
 static int script_bind(struct pn_bind *b, const struct pn_hparams *h, void **ret, struct fo_err *e) {
     struct script *w = fo_region_alloc(b->region, sizeof *w);
     if (!w || !(w->layers = fo_region_array(b->region, h->n_layer, sizeof *w->layers)) ||
-        !(w->row = fo_region_array(b->region, h->n_vocab, sizeof *w->row)))
+        !(w->row = fo_region_array(b->region, h->n_vocab, sizeof *w->row)) ||
+        !(w->state = fo_region_array(b->region, h->state_bytes + 1, 1)) || !(w->carried = fo_region_array(b->region, h->state_bytes + 1, 1)))
         return fo_fail(e, FO_ENOMEM, "no memory to bind %u layers", h->n_layer);
     if (pn_bind_matrix(b, PN_AT_INPUT, "token_embd.weight", h->n_embd, h->n_vocab, &w->embed, e)) return e->code;
     for (uint32_t i = 0; i < h->n_layer; i++) {
@@ -240,12 +248,42 @@ static int gather(const struct script *w, const struct pn_step *s, struct fo_err
     return FO_OK;
 }
 
+/* --- state --- */
+
+/* Into w->state what a layer carries behind n tokens. */
+static void state_of(const struct script *w, const int32_t *tokens, int32_t n, uint32_t layer, uint32_t bytes) {
+    uint64_t h = UINT64_C(14695981039346656037) + layer; /* FNV-1a, a token at a time */
+    for (int32_t i = 0; i < n; i++) h = (h ^ (uint32_t)tokens[i]) * UINT64_C(1099511628211);
+    w->state[0] = (uint64_t)n;
+    for (uint32_t i = 1; i < bytes / sizeof *w->state; i++) w->state[i] = h += i;
+}
+
+static int carry_state(const struct script *w, const struct pn_step *s, uint32_t layer, struct fo_err *e) {
+    struct fo_device *dev = s->stream->dev;
+    uint32_t bytes = s->h->state_bytes;
+    uint64_t off = (uint64_t)(layer - s->first_layer) * bytes;
+    for (int i = 0; i < s->batch.n_seqs && bytes; i++) {
+        const struct fo_attn_seq *seq = &s->batch.seqs[i];
+        if (seq->pos > 0) {
+            if (dev->download(dev, w->carried, s->state.pool + s->state.from[i] * s->state.block_bytes + off, bytes, e)) return e->code;
+            state_of(w, s->tokens[i], seq->pos, layer, bytes);
+            if (memcmp(w->carried, w->state, bytes) != 0)
+                return fo_fail(e, FO_EINTERNAL, "layer %u goes on at %d from the state of other tokens, %llu of them", layer, seq->pos, (unsigned long long)w->carried[0]);
+        }
+        state_of(w, s->tokens[i], seq->pos + seq->n, layer, bytes);
+        if (dev->upload(dev, s->state.pool + s->state.to[i] * s->state.block_bytes + off, w->state, bytes, e)) return e->code;
+    }
+    return FO_OK;
+}
+
 static int script_forward(const void *weights, const struct pn_step *s, struct fo_err *e) {
     const struct script *w = weights;
     if (s->first_layer == 0 && fo_get_rows(s->stream, &w->embed, s->ids, s->n_rows, s->buf.x, e)) return e->code;
     for (uint32_t i = s->first_layer; i < s->end_layer; i++)
         if (fo_rms_norm(s->stream, s->buf.x, w->layers[i].norm.data, s->n_rows, s->h->n_embd, s->h->rms_eps, s->buf.x, e))
             return fo_wrap(e, "layer %u", i);
+    for (uint32_t i = s->first_layer; i < s->end_layer; i++)
+        if (carry_state(w, s, i, e)) return fo_wrap(e, "layer %u", i);
     if (s->end_layer < s->h->n_layer) return FO_OK;
     sleep_us(w->pace_us + (uint64_t)w->row_us * (uint64_t)s->n_rows);
     if (gather(w, s, e)) return fo_wrap(e, "output");

@@ -431,6 +431,7 @@ static void an_embedding_and_an_answer_are_the_same_alone_and_together(void **st
         uint64_t used = status(&w).kv_bytes_used;
         struct pn_request_opts first = embed_opts(ids, 150), second = embed_opts(ids + 20, 37), talk = test_opts(ids + 3, 30, 60);
         talk.want_text = false; /* no tokenizer */
+        talk.keep_nothing = true;
         assert_int_equal(read_vector(test_submit(w.s, &first), want[0], &usage), 0);
         assert_int_equal(usage.prompt_tokens, 150);
         assert_int_equal(usage.completion_tokens, 0);

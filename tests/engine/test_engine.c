@@ -448,7 +448,7 @@ static bool client(struct crowd *c, struct fo_rng *rng) {
     struct pn_request_opts o = test_opts(c->ids[which], 20 + 30 * (uint32_t)which, how == 6 ? 10000 : 30);
     char key[16];
     snprintf(key, sizeof key, "k%d", (int)(fo_rng_u64(rng) % 3));
-    if (fo_rng_u64(rng) % 2) o.session = key;
+    o.session = key;
     if (how == 7) o.sampling.temperature = -1;
     struct pn_request *r = NULL;
     struct pn_budget b;
@@ -517,6 +517,7 @@ static void two_hundred_clients_of_every_kind_leave_nothing_behind(void **state)
     for (int i = 0; i < 4; i++) {
         test_prompt(ids[i], 120, (uint64_t)i + 50);
         struct pn_request_opts o = test_opts(ids[i], 20 + 30 * (uint32_t)i, 30);
+        o.keep_nothing = true;
         test_ask(s, &o, &known[i]);
         assert_int_equal(known[i].code, 0);
     }

@@ -55,7 +55,7 @@ static void pool_init(struct pool *p) {
 static struct pn_seq *seq(struct pool *p) {
     struct fo_err e;
     struct pn_seq *s;
-    assert_int_equal(pn_kv_seq_new(&p->kv, &s, &e), FO_OK);
+    assert_int_equal(pn_kv_seq_new(&p->kv, p->kv.ctx_cap, &s, &e), FO_OK);
     return s;
 }
 
@@ -283,7 +283,7 @@ static void a_sequence_that_finds_no_memory_is_an_error(void **state) {
     struct pn_seq *s = NULL;
     pool_init(&p);
     test_fail_alloc(1);
-    assert_int_equal(pn_kv_seq_new(&p.kv, &s, &e), FO_ENOMEM);
+    assert_int_equal(pn_kv_seq_new(&p.kv, CAP, &s, &e), FO_ENOMEM);
     assert_true(test_alloc_failed());
     assert_null(s);
     pn_seq_free(NULL);

@@ -14,9 +14,10 @@
 
 #include "engine/request_worker.h"
 #include "engine/wake.h"
+#include "foundry/ops.h"
 #include "tests/support/serve.h"
 
-enum { CTX = 256, END = 2 /* <|im_end|> */ };
+enum { CTX = 256, PAGE = FO_KV_PAGE_TOKENS, END = 2 /* <|im_end|> */ };
 
 /* One engine, die and model a test. */
 struct world {
@@ -436,6 +437,7 @@ static void a_step_that_fails_for_one_request_fails_no_other(void **state) {
     struct pn_logit_bias ban = { 400, -100 };
     o.sampling.bias = &ban;
     o.sampling.n_bias = 1;
+    o.keep_nothing = ob.keep_nothing = true;
     test_ask(w.s, &o, &alone);
     atomic_store(&w.die.delay_ms, 1);
     static const enum fo_code codes[] = { FO_ENOMEM, FO_ELOST, FO_EINTERNAL };
@@ -511,6 +513,13 @@ static void a_request_that_bans_every_token_gets_an_error_of_its_own(void **stat
     close_world(&w);
 }
 
+static void told(const struct test_answer *a, uint32_t cached, uint32_t shared, enum pn_cache_miss miss) {
+    assert_int_equal(a->code, 0);
+    assert_int_equal(a->usage.cached_tokens, cached);
+    assert_int_equal(a->usage.cache_shared, shared);
+    assert_int_equal(a->usage.cache_miss, miss);
+}
+
 static void a_conversation_computes_only_what_is_new(void **state) {
     (void)state;
     struct world w;
@@ -521,40 +530,42 @@ static void a_conversation_computes_only_what_is_new(void **state) {
     struct pn_request_opts o = test_opts(ids, 40, 20);
     o.session = "c1";
     test_ask(w.s, &o, &first);
-    assert_int_equal(first.usage.cached_tokens, 0);
+    told(&first, 0, 0, PN_CACHE_EMPTY);
     memcpy(ids + 40, first.ids, 20 * sizeof *ids); /* the answer is part of the next prompt, then new words */
     test_prompt(ids + 60, 10, 22);
     o.n_tokens = 70;
-    o.session = NULL;
+    o.keep_nothing = true;
+    uint64_t used = status(&w).kv_bytes_used;
     test_ask(w.s, &o, &fresh);
-    assert_int_equal(fresh.usage.cached_tokens, 0);
-    o.session = "other";
+    told(&fresh, 0, 0, PN_CACHE_OFF);
+    assert_int_equal(status(&w).kv_bytes_used, used);
+    o.keep_nothing = false;
+    o.session = "c2"; /* another name changes nothing */
     uint64_t before = status(&w).tokens_prefilled;
-    test_ask(w.s, &o, &again); /* another conversation shares nothing */
-    assert_int_equal(again.usage.cached_tokens, 0);
-    same(&fresh, &again);
-    assert_int_equal(status(&w).tokens_prefilled - before, 70);
-    o.session = "c1";
-    before = status(&w).tokens_prefilled;
     test_ask(w.s, &o, &again);
-    assert_int_equal(again.usage.cached_tokens, 59); /* all but the last token of the answer, which was never computed on */
+    told(&again, 59, 59, PN_CACHE_FULL); /* all but the last token of the answer, which was never computed on */
     assert_int_equal(status(&w).tokens_prefilled - before, 11);
     same(&fresh, &again);
 
-    /* The same again, whole: the last token is computed for its logits. A prompt that parts earlier keeps what it shares. */
+    /* The same again, whole: the last token is computed for its logits. A prompt that parts earlier keeps what it shares, in whole pages. */
     test_ask(w.s, &o, &again);
-    assert_int_equal(again.usage.cached_tokens, 69);
+    told(&again, 69 / PAGE * PAGE, 70, PN_CACHE_FULL);
     same(&fresh, &again);
     ids[30] = 7;
     test_ask(w.s, &o, &again);
-    assert_int_equal(again.usage.cached_tokens, 30);
+    told(&again, 30 / PAGE * PAGE, 30, PN_CACHE_DIVERGED);
 
     pn_served_forget(w.s, "c1");
-    pn_served_forget(w.s, "other");
+    pn_served_forget(w.s, "c2");
     for (int i = 0; i < 2000 && status(&w).kv_bytes_used > 0; i++) usleep(1000);
     assert_int_equal(status(&w).kv_bytes_used, 0);
     test_ask(w.s, &o, &again);
-    assert_int_equal(again.usage.cached_tokens, 0);
+    told(&again, 0, 0, PN_CACHE_EMPTY);
+    o.tenant = "somebody else";
+    test_ask(w.s, &o, &again); /* shares nothing, whatever the session is called */
+    told(&again, 0, 0, PN_CACHE_EMPTY);
+    test_ask(w.s, &o, &again);
+    told(&again, 69 / PAGE * PAGE, 70, PN_CACHE_FULL);
     close_world(&w);
 }
 
@@ -562,24 +573,45 @@ static void idle_conversations_give_way_oldest_first(void **state) {
     (void)state;
     struct world w;
     static struct test_answer a;
-    int32_t ids[60];
-    open_world(&w, 1, 2, 64, 8, 0);
-    test_prompt(ids, 60, 23);
-    static const char *const who[] = { "a", "b", "a", "c", "a", "b" };
-    static const uint32_t cached[] = { 0, 0, 59, 0, 59, 0 }; /* c drives out b, then b drives out c */
-    for (int i = 0; i < 6; i++) {
-        struct pn_request_opts o = test_opts(ids, 60, 5);
-        o.session = who[i];
+    int32_t ids[9][65];
+    open_world(&w, 1, 2, 64, 8, 0); /* pages for eight times 64 tokens */
+    for (int i = 0; i < 9; i++) test_prompt(ids[i], 65, 100 + (uint64_t)i);
+    for (int i = 0; i < 8; i++) {
+        struct pn_request_opts o = test_opts(ids[i], 64, 1);
         test_ask(w.s, &o, &a);
-        assert_int_equal(a.code, 0);
-        assert_int_equal(a.usage.cached_tokens, cached[i]);
+        told(&a, 0, 0, i ? PN_CACHE_DIVERGED : PN_CACHE_EMPTY);
     }
-    /* A request that may fill the cap takes the pages of whoever is idle. */
-    struct pn_request_opts o = test_opts(ids, 60, 0);
-    struct pn_request *r = test_submit(w.s, &o);
-    test_read_all(r, &a);
-    assert_int_equal(a.code, 0);
+    /* A request that may fill the cap takes the pages of whoever is idle, the oldest first, and no more than it needs. */
+    struct pn_request_opts o = test_opts(ids[8], 64, 0), old = test_opts(ids[3], 65, 1), young = test_opts(ids[7], 65, 1);
+    test_ask(w.s, &o, &a);
     assert_int_equal(a.finish, PN_FINISH_LENGTH);
+    test_ask(w.s, &young, &a);
+    told(&a, 64, 64, PN_CACHE_FULL);
+    test_ask(w.s, &old, &a);
+    told(&a, 0, 0, PN_CACHE_EVICTED);
+    close_world(&w);
+}
+
+static void requests_that_run_together_share_what_they_begin_with(void **state) {
+    (void)state;
+    struct world w;
+    static struct test_answer alone, a, b;
+    int32_t ids[200];
+    open_world(&w, 2, 2, 64, 8, 0);
+    test_prompt(ids, 200, 31);
+    struct pn_request_opts o = test_opts(ids, 200, 40);
+    o.keep_nothing = true;
+    test_ask(w.s, &o, &alone);
+    o.keep_nothing = false;
+    atomic_store(&w.die.delay_ms, 5);
+    struct pn_request *r = test_submit(w.s, &o);
+    read_first(r, &a);
+    test_ask(w.s, &o, &b);
+    told(&b, 199 / PAGE * PAGE, 200, PN_CACHE_FULL);
+    while (test_take(r, 30000, &a, NULL)) {}
+    pn_request_release(r);
+    same(&alone, &a);
+    same(&alone, &b);
     close_world(&w);
 }
 
@@ -614,20 +646,22 @@ static void slots_and_counters_show_what_runs_and_what_ran(void **state) {
     struct world w;
     static struct test_answer a;
     struct pn_slot_status slot[2];
-    int32_t ids[40];
+    int32_t ids[45];
     open_world(&w, 2, 2, 64, 8, 0);
     test_prompt(ids, 40, 25);
     struct pn_request_opts o = test_opts(ids, 40, 5);
-    o.session = "c";
     test_ask(w.s, &o, &a);
+    memcpy(ids + 40, a.ids, 4 * sizeof *ids);
+    ids[44] = 9;
+    o.n_tokens = 45;
     test_ask(w.s, &o, &a);
     struct pn_served_status st = status(&w);
     assert_int_equal(st.requests, 2);
     assert_int_equal(st.completed, 2);
     assert_int_equal(st.failed + st.cancelled, 0);
-    assert_int_equal(st.tokens_cached, 39);
+    assert_int_equal(st.tokens_cached, 44);
     assert_int_equal(st.tokens_generated, 10);
-    assert_int_equal(st.tokens_prefilled + st.tokens_cached, 80);
+    assert_int_equal(st.tokens_prefilled + st.tokens_cached, 85);
     assert_true(st.prefill_s > 0 && st.decode_s > 0 && st.queue_s >= 0);
     assert_int_equal(pn_served_slots(w.s, slot, 1), 2);
     assert_false(slot[0].busy);
@@ -677,6 +711,7 @@ int main(void) {
         cmocka_unit_test(a_request_that_bans_every_token_gets_an_error_of_its_own),
         cmocka_unit_test(a_conversation_computes_only_what_is_new),
         cmocka_unit_test(idle_conversations_give_way_oldest_first),
+        cmocka_unit_test(requests_that_run_together_share_what_they_begin_with),
         cmocka_unit_test(an_idle_worker_ticks_and_burns_nothing),
         cmocka_unit_test(slots_and_counters_show_what_runs_and_what_ran),
     };

@@ -101,6 +101,7 @@ static bool put_model(struct test_gguf *w, const struct test_script *t) {
     test_gguf_u32(w, "script.context_length", t->n_ctx);
     test_gguf_u32(w, "script.attention.head_count_kv", heads);
     test_gguf_u32(w, "script.attention.key_length", dim);
+    if (t->state_bytes) test_gguf_u32(w, "script.state_bytes", t->state_bytes);
     test_gguf_u32(w, "script.pace_us", t->pace_us);
     test_gguf_u32(w, "script.row_us", t->row_us);
     test_gguf_u32(w, "script.turn_token", IM_START);

@@ -18,6 +18,7 @@ struct test_script {
     bool endless;                         /* no <|im_end|> behind the texts: the last token repeats */
     uint32_t pace_us, row_us;             /* a step; each of its tokens */
     uint32_t n_layer, n_ctx;
+    uint32_t state_bytes;                 /* of recurrent state, of each layer; 0 = none */
     uint64_t weights_bytes;               /* of all layers, rounded up to 256 bytes each; 0 = almost none */
     uint64_t kv_bytes_per_token;          /* of all layers, rounded up to what heads allow */
     const char *chat_template;            /* NULL = none */
