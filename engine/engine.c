@@ -3,16 +3,13 @@
  * An instance is counted: the registry holds one reference, everybody who looked it up one more. Unloading takes it out and stops the
  * worker; the memory goes with the last reference. Names are guarded by a read-write lock that no worker takes; the only
  * writer is the loader, so what it found stays where it is between its own calls. */
-#include "engine/engine.h"
+#include "engine/engine_impl.h"
 
-#include "engine/chat.h"
-
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "engine/chat.h"
 #include "engine/embed.h"
 #include "engine/mem/admit.h"
 #include "engine/request_worker.h"
@@ -20,30 +17,6 @@
 #include "engine/wake.h"
 
 enum { QUEUE_DEPTH = 8, QUEUE_TIMEOUT_MS = 120000, DECODE_STALL_MS = 500 };
-
-struct names {
-    char **name; /* [n] */
-    int n;
-};
-
-struct pn_served {
-    atomic_int refs;
-    char *name; /* fixed, as the next four */
-    uint32_t replica;
-    int64_t loaded_at;
-    struct pn_model *model;
-    struct pn_grammars *grammars;
-    struct names aliases; /* guarded by the registry's lock */
-    atomic_uint max_tokens_default;
-    struct pn_sched *sched;
-};
-
-struct pn_engine {
-    pthread_rwlock_t lock; /* guards the list, the aliases and draining */
-    struct pn_served **list;
-    size_t n;
-    bool draining;
-};
 
 int pn_engine_new(struct pn_engine **ret, struct fo_err *e) {
     struct pn_engine *en = calloc(1, sizeof *en);
@@ -53,13 +26,13 @@ int pn_engine_new(struct pn_engine **ret, struct fo_err *e) {
     return 0;
 }
 
-static void names_done(struct names *a) {
+static void names_done(struct pn_names *a) {
     for (int i = 0; i < a->n; i++) free(a->name[i]);
     free(a->name);
 }
 
-static int names_copy(const char *const *from, int n, struct names *ret, struct fo_err *e) {
-    struct names a = { 0 };
+static int names_copy(const char *const *from, int n, struct pn_names *ret, struct fo_err *e) {
+    struct pn_names a = { 0 };
     if (n > 0 && !(a.name = calloc((size_t)n, sizeof *a.name))) return fo_fail(e, FO_ENOMEM, "no memory for names");
     for (; a.n < n; a.n++)
         if (!(a.name[a.n] = strdup(from[a.n]))) {
@@ -85,7 +58,11 @@ void pn_served_put(struct pn_served *s) {
 
 void pn_engine_free(struct pn_engine *en) {
     if (!en) return;
-    for (size_t i = 0; i < en->n; i++) {
+    pthread_rwlock_wrlock(&en->lock);
+    size_t n = en->n;
+    en->n = 0; /* no worker that fails now hands its requests to one that is gone */
+    pthread_rwlock_unlock(&en->lock);
+    for (size_t i = 0; i < n; i++) {
         pn_sched_stop(en->list[i]->sched);
         pn_served_put(en->list[i]);
     }
@@ -95,40 +72,11 @@ void pn_engine_free(struct pn_engine *en) {
 }
 
 /* --- names (under the lock) ------------------------------------------------------------------- */
-static bool is_called(const struct pn_served *s, const char *name) {
-    if (strcmp(s->name, name) == 0) return true;
-    for (int i = 0; i < s->aliases.n; i++)
-        if (strcmp(s->aliases.name[i], name) == 0) return true;
-    return false;
-}
-
 /* An instance of this very name. */
 static struct pn_served *find_replica(const struct pn_engine *en, const char *name, uint32_t replica) {
     for (size_t i = 0; i < en->n; i++)
         if (en->list[i]->replica == replica && strcmp(en->list[i]->name, name) == 0) return en->list[i];
     return NULL;
-}
-
-/* The least busy instance that serves; else any. */
-static struct pn_served *find(const struct pn_engine *en, const char *name) {
-    struct pn_served *best = NULL;
-    bool best_serves = false;
-    uint64_t best_busy = 0, best_slots = 1, best_requests = 0;
-    for (size_t i = 0; i < en->n; i++) {
-        struct pn_served *s = en->list[i];
-        if (!is_called(s, name)) continue;
-        uint32_t busy, slots;
-        uint64_t requests;
-        bool serves = pn_sched_load(s->sched, &busy, &slots, &requests);
-        uint64_t share = busy * best_slots, best_share = best_busy * slots;
-        if (best && (serves != best_serves ? !serves : share != best_share ? share > best_share : requests >= best_requests)) continue;
-        best = s;
-        best_serves = serves;
-        best_busy = busy;
-        best_slots = slots;
-        best_requests = requests;
-    }
-    return best;
 }
 
 /* Names belong to one model each; its instances share them. */
@@ -138,7 +86,7 @@ static int check_names(const struct pn_engine *en, const struct pn_serve_opts *o
         if (strcmp(s->name, o->name) == 0) continue;
         for (int k = -1; k < o->n_aliases; k++) {
             const char *name = k < 0 ? o->name : o->aliases[k];
-            if (is_called(s, name)) return fo_fail(e, FO_EINVAL, "the name '%s' is already one of model '%s'", name, s->name);
+            if (pn_served_is_called(s, name)) return fo_fail(e, FO_EINVAL, "the name '%s' is already one of model '%s'", name, s->name);
         }
     }
     return 0;
@@ -175,21 +123,23 @@ static int first_step(struct pn_model *m, struct fo_err *e) {
     return rc ? fo_wrap(e, "the first step") : 0;
 }
 
-static int served_new(const char *path, const struct pn_serve_opts *o, struct pn_served **ret, struct fo_err *e) {
+static int served_new(struct pn_engine *en, const char *path, const struct pn_serve_opts *o, struct pn_served **ret, struct fo_err *e) {
     struct pn_served *s = calloc(1, sizeof *s);
     struct pn_sched_limits limits;
     if (!s) return fo_fail(e, FO_ENOMEM, "no memory for a model");
     atomic_init(&s->refs, 1);
     atomic_init(&s->max_tokens_default, o->max_tokens_default);
+    s->en = en;
     s->replica = o->replica;
     s->loaded_at = (int64_t)time(NULL);
     int rc = (s->name = strdup(o->name)) ? 0 : fo_fail(e, FO_ENOMEM, "no memory for names");
     if (rc == 0) rc = names_copy(o->aliases, o->n_aliases, &s->aliases, e);
+    s->identity = pn_model_identity(path); /* before it is read: what is replaced meanwhile is another one's */
     if (rc == 0) rc = pn_model_open(path, &o->model, &s->model, e);
     if (rc == 0) rc = pn_grammars_new(pn_model_tok(s->model), &s->grammars, e);
     if (rc == 0) rc = resolve(o, s->model, &limits, e);
     if (rc == 0) rc = first_step(s->model, e);
-    if (rc == 0) rc = pn_sched_new(s->model, &limits, &s->sched, e);
+    if (rc == 0) rc = pn_sched_new(s->model, &limits, pn_route_hand_over, s, &s->sched, e);
     if (rc != 0) {
         served_free(s);
         return rc;
@@ -206,7 +156,7 @@ int pn_engine_load(struct pn_engine *en, const char *path, const struct pn_serve
         rc = fo_fail(e, FO_EINVAL, "replica %u of model '%s' is already loaded", o->replica, o->name);
     pthread_rwlock_unlock(&en->lock);
     struct pn_served *s = NULL;
-    if (rc == 0) rc = served_new(path, o, &s, e);
+    if (rc == 0) rc = served_new(en, path, o, &s, e);
     if (rc != 0) return rc;
     pthread_rwlock_wrlock(&en->lock);
     struct pn_served **list = realloc(en->list, (en->n + 1) * sizeof(struct pn_served *));
@@ -264,7 +214,7 @@ int pn_engine_unload(struct pn_engine *en, const char *name, uint32_t drain_ms, 
 }
 
 int pn_engine_set(struct pn_engine *en, const struct pn_serve_opts *o, struct fo_err *e) {
-    struct names aliases;
+    struct pn_names aliases;
     struct pn_sched_limits limits;
     struct pn_served *s = pn_engine_get_replica(en, o->name, o->replica);
     if (!s) return fo_fail(e, FO_ENOENT, "replica %u of a model named '%s' is not loaded", o->replica, o->name);
@@ -274,7 +224,7 @@ int pn_engine_set(struct pn_engine *en, const struct pn_serve_opts *o, struct fo
         pthread_rwlock_wrlock(&en->lock);
         rc = check_names(en, o, e);
         if (rc == 0) {
-            struct names old = s->aliases;
+            struct pn_names old = s->aliases;
             s->aliases = aliases;
             aliases = old;
         }
@@ -325,7 +275,7 @@ void pn_engine_cancel_all(struct pn_engine *en) {
 
 struct pn_served *pn_engine_get(struct pn_engine *en, const char *name) {
     read_lock(en);
-    struct pn_served *s = find(en, name);
+    struct pn_served *s = pn_route_find(en, name);
     if (s) atomic_fetch_add(&s->refs, 1);
     read_unlock(en);
     return s;

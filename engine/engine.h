@@ -1,6 +1,7 @@
 /* The registry: which models exist, by name and alias; one worker each; routing. A name may have several instances (replicas), loaded and
- * unloaded one by one, each numbered; a request goes to the least busy one that serves. The daemon's main thread (through its loader) is
- * the only writer; connection threads look up and submit. */
+ * unloaded one by one, each numbered; a request goes to the least busy one that serves. When an instance fails, those of its requests that have
+ * not started go to another one of the same files, and their readers see nothing of it; without another they end with the reason. The daemon's
+ * main thread (through its loader) is the only writer; connection threads look up and submit. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>
@@ -61,6 +62,10 @@ void pn_engine_cancel_all(struct pn_engine *en);
 struct pn_served *pn_engine_get(struct pn_engine *en, const char *name);
 /* One instance, by name (no alias). */
 struct pn_served *pn_engine_get_replica(struct pn_engine *en, const char *name, uint32_t replica);
+/* The instance of s's name that a request with these opts best goes to, now that its tokens (of s's vocabulary) are known: s itself or another of
+ * the same files, chosen as pn_engine_get does; one that goes_on stays at s, where the first of it ran, unless that has failed. What was compiled for s (grammars, tools)
+ * serves there too. Give it back with pn_served_put. Any thread; never waits for a worker. */
+struct pn_served *pn_engine_route(struct pn_engine *en, struct pn_served *s, const struct pn_request_opts *opts);
 void pn_served_put(struct pn_served *s); /* NULL is allowed */
 
 const char *pn_served_name(const struct pn_served *s);
@@ -84,6 +89,7 @@ struct pn_served_status {
     uint32_t running, queued; /* requests now */
     uint32_t max_concurrent;  /* as set */
     uint64_t requests, refused, completed, failed, cancelled, tokens_prefilled, tokens_decoded;
+    uint64_t handed_over;      /* requests that another instance took when this one failed: they count here as sent, there as how they ended */
     uint64_t tokens_cached;    /* of prompts, found in KV that was kept */
     uint64_t tokens_drafted, tokens_accepted; /* of drafts: computed, and of these taken into answers */
     uint64_t tokens_generated; /* of answers: decoded ones, and the first of each, which its prompt's last step gives */

@@ -158,6 +158,23 @@ void pn_request_fail_cancelled(struct fo_err *e) {
     fo_fail(e, FO_ECANCELLED, "the request was cancelled");
 }
 
+void pn_request_rewire(struct pn_request *r, struct pn_wake *wake) {
+    pthread_mutex_lock(&r->lock);
+    struct pn_wake *old = r->wake;
+    r->wake = pn_wake_ref(wake);
+    pthread_mutex_unlock(&r->lock);
+    pn_wake_unref(old);
+}
+
+void pn_request_settle(struct pn_request *r, void (*leave_home)(void *home), void *home) {
+    if (r->leave_home) {
+        leave_home(home);
+        return;
+    }
+    r->leave_home = leave_home;
+    r->home = home;
+}
+
 void pn_request_start(struct pn_request *r) {
     pthread_mutex_lock(&r->lock);
     r->started = true;
@@ -348,6 +365,7 @@ void pn_request_end(struct pn_request *r, enum pn_finish finish, const struct pn
     r->paused = false;
     pthread_cond_signal(&r->ready);
     pthread_mutex_unlock(&r->lock);
+    if (r->leave_home) r->leave_home(r->home);
     leave(r);
 }
 
@@ -405,11 +423,17 @@ static bool next_event(struct pn_request *r, struct pn_event *ret) {
     return true;
 }
 
+/* The bell of the worker that has the request, which may change: so it is held meanwhile. NULL = do not. */
+static void ring_once(struct pn_wake *w) {
+    if (w) pn_wake_ring(w);
+    pn_wake_unref(w);
+}
+
 void pn_request_next(struct pn_request *r, int timeout_ms, struct pn_event *ret) {
     struct timespec until = fo_deadline(timeout_ms);
 
     *ret = (struct pn_event){ .kind = PN_EV_TIMEOUT, .text = "", .token = -1 };
-    bool ring = false;
+    struct pn_wake *ring = NULL;
     pthread_mutex_lock(&r->lock);
     while (!next_event(r, ret)) {
         if (timeout_ms == 0 || pthread_cond_timedwait(&r->ready, &r->lock, &until) != 0) {
@@ -420,14 +444,18 @@ void pn_request_next(struct pn_request *r, int timeout_ms, struct pn_event *ret)
     /* Half a ring at a time: a reader that is just behind does not wake the worker for every record. */
     if (r->paused && r->ring_used <= PN_RING_BYTES / 2) {
         r->paused = false;
-        ring = true;
+        ring = pn_wake_ref(r->wake);
     }
     pthread_mutex_unlock(&r->lock);
-    if (ring) pn_wake_ring(r->wake);
+    ring_once(ring);
 }
 
 void pn_request_cancel(struct pn_request *r) {
-    if (!atomic_exchange(&r->cancelled, true)) pn_wake_ring(r->wake);
+    if (atomic_exchange(&r->cancelled, true)) return;
+    pthread_mutex_lock(&r->lock);
+    struct pn_wake *w = pn_wake_ref(r->wake);
+    pthread_mutex_unlock(&r->lock);
+    ring_once(w);
 }
 
 void pn_request_release(struct pn_request *r) {

@@ -45,8 +45,9 @@ struct pn_request {
     bool ignore_end, want_text, goes_on;
     bool keep_nothing;             /* as asked; an embedding's always */
     char *tenant, *session, *id;   /* or NULL */
-    struct pn_wake *wake;
     double submitted_ms;
+    void (*leave_home)(void *home); /* with `home`, at its end; NULL = there is none */
+    void *home;
 
     atomic_int holders;
     atomic_bool cancelled;
@@ -78,6 +79,7 @@ struct pn_request {
 
     pthread_mutex_t lock; /* guards the rest */
     pthread_cond_t ready;
+    struct pn_wake *wake; /* of the worker that has it */
     bool started, started_shown, ended;
     bool paused; /* the worker waits for room: ring the bell when there is */
     enum pn_finish finish;
@@ -101,6 +103,11 @@ void pn_request_discard(struct pn_request *r);
 bool pn_request_cancelled(const struct pn_request *r);
 /* The error that such a request ends with. */
 void pn_request_fail_cancelled(struct fo_err *e);
+
+/* Another worker gets a request that has not started: that one's bell is rung from now on. */
+void pn_request_rewire(struct pn_request *r, struct pn_wake *wake);
+/* What it refers to of who made it stays till its end: leave_home(home) is called then, or now if there is one already. */
+void pn_request_settle(struct pn_request *r, void (*leave_home)(void *home), void *home);
 
 void pn_request_start(struct pn_request *r);
 

@@ -109,19 +109,19 @@ int pn_sched_room(struct pn_sched *s, const struct pn_request_opts *o, struct fo
     return rc;
 }
 
-int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e) {
-    struct pn_request *gone;
+/* Into the queue; `taken_over` from another's. */
+static int enqueue(struct pn_sched *s, struct pn_request *r, bool taken_over, struct fo_err *e) {
+    struct pn_request *gone = NULL;
     struct pn_account *tenant = pn_account_new(r->tenant), *session = pn_account_new(r->session);
     if (!tenant || !session) {
         pn_account_free(tenant);
         pn_account_free(session);
         return fo_fail(e, FO_ENOMEM, "no memory for a request");
     }
-    r->submitted_ms = pn_now_ms();
     pthread_mutex_lock(&s->lock);
-    int rc = room(s, r->tenant, r->priority, r->goes_on, &gone, e);
+    int rc = taken_over ? state_check(s, true, e) : room(s, r->tenant, r->priority, r->goes_on, &gone, e);
     if (rc == 0) {
-        s->requests++;
+        s->requests += !taken_over;
         r->account = pn_fair_enter(&s->queue.fair, &tenant, &session);
         /* A choice has its predecessor's place. The next of two thousand inputs lets those pass who waited while the one before it ran: it
          * is neither refused nor timed out, and nobody waits for all of them. */
@@ -133,6 +133,23 @@ int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e) 
     pn_queue_end(gone, NULL);
     if (rc == 0) pn_wake_ring(s->wake);
     return rc;
+}
+
+int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e) {
+    r->submitted_ms = pn_now_ms();
+    return enqueue(s, r, false, e);
+}
+
+int pn_sched_take_over(struct pn_sched *s, struct pn_request *r, struct fo_err *e) {
+    pn_request_rewire(r, s->wake); /* before the queue has it: a cancel either is seen there or rings there */
+    return enqueue(s, r, true, e);
+}
+
+bool pn_sched_failed(struct pn_sched *s) {
+    pthread_mutex_lock(&s->lock);
+    bool failed = s->failed;
+    pthread_mutex_unlock(&s->lock);
+    return failed;
 }
 
 void pn_sched_forget(struct pn_sched *s, const char *session) {
@@ -156,8 +173,8 @@ void pn_sched_drain(struct pn_sched *s) {
 bool pn_sched_wait_idle(struct pn_sched *s, uint32_t timeout_ms) {
     struct timespec until = fo_deadline(timeout_ms);
     pthread_mutex_lock(&s->lock);
-    while (s->queue.n + s->n_running > 0 && pthread_cond_timedwait(&s->idle_now, &s->lock, &until) == 0) {}
-    bool idle = s->queue.n + s->n_running == 0;
+    while (pn_sched_active(s) > 0 && pthread_cond_timedwait(&s->idle_now, &s->lock, &until) == 0) {}
+    bool idle = pn_sched_active(s) == 0;
     pthread_mutex_unlock(&s->lock);
     return idle;
 }
@@ -181,9 +198,10 @@ void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret) {
         .max_concurrent = pn_sched_slots_now(s),
         .prefill_chunk = s->chunk,
         .running = s->n_running,
-        .queued = s->queue.n,
+        .queued = s->queue.n + s->n_leaving,
         .requests = s->requests,
         .refused = s->refused,
+        .handed_over = s->handed_over,
         .completed = s->completed,
         .failed = s->n_failed,
         .cancelled = s->cancelled,
@@ -246,13 +264,15 @@ static void sched_done(struct pn_sched *s) {
     free(s);
 }
 
-int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, struct pn_sched **ret, struct fo_err *e) {
+int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, pn_sched_heir *heir, void *ctx, struct pn_sched **ret, struct fo_err *e) {
     struct pn_sched *s = calloc(1, sizeof *s);
     if (!s) return fo_fail(e, FO_ENOMEM, "no memory for a scheduler");
     s->m = m;
     s->info = pn_model_info(m);
     s->tok = pn_model_tok(m);
     s->limits = *l;
+    s->heir = heir;
+    s->heir_ctx = ctx;
     pn_queue_init(&s->queue);
     pthread_mutex_init(&s->lock, NULL);
     pthread_condattr_t attr;

@@ -39,8 +39,11 @@ struct pn_sched_limits {
     enum pn_speculation speculation;
 };
 
-/* Starts the worker. The model outlives the scheduler; from here on only the worker touches its sequences. FO_ENOMEM. */
-int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, struct pn_sched **ret, struct fo_err *e);
+/* Asked by a worker whose model has failed, for each request that had not started, with no lock held: true = another has taken it over. */
+typedef bool pn_sched_heir(void *ctx, struct pn_request *r);
+
+/* Starts the worker. heir NULL = what waits ends with the model. The model outlives the scheduler; from here on only the worker touches its sequences. FO_ENOMEM. */
+int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, pn_sched_heir *heir, void *ctx, struct pn_sched **ret, struct fo_err *e);
 /* What runs or waits already goes on, even when it is more than the new limits allow. Any thread. */
 void pn_sched_set(struct pn_sched *s, const struct pn_sched_limits *l);
 /* Ends every request with FO_EUNAVAIL and joins the worker; submit and status still answer. Called by one thread at a time. */
@@ -60,6 +63,13 @@ int pn_sched_room(struct pn_sched *s, const struct pn_request_opts *opts, struct
 /* Queues it: the worker's hold is now the worker's. FO_EBUSY (queue full: need and have are places), FO_EUNAVAIL (draining, or the
  * model failed, with the reason) or FO_ENOMEM: it is still the caller's. */
 int pn_sched_submit(struct pn_sched *s, struct pn_request *r, struct fo_err *e);
+
+/* Takes over a request that another scheduler had taken and let go of: it keeps the time that it has waited, and neither a full queue nor
+ * draining (but for the deadline) refuses it. FO_EUNAVAIL, FO_ENOMEM: it is still the caller's. */
+int pn_sched_take_over(struct pn_sched *s, struct pn_request *r, struct fo_err *e);
+
+/* Whether its model has failed. */
+bool pn_sched_failed(struct pn_sched *s);
 
 /* The conversation under this key is over: what is kept of it goes when the worker next looks around. Without memory for the note it
  * goes by age. */

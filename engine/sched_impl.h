@@ -48,6 +48,8 @@ struct pn_sched {
     const struct pn_model_info *info;
     const struct fo_tok *tok; /* NULL = ids only */
     struct pn_wake *wake;
+    pn_sched_heir *heir; /* or NULL */
+    void *heir_ctx;
     pthread_t thread;
 
     /* the worker's */
@@ -66,6 +68,7 @@ struct pn_sched {
     pthread_cond_t idle_now;
     struct pn_queue queue;
     uint32_t n_running;
+    uint32_t n_leaving; /* out of the queue of a model that failed: nobody's yet */
     bool stop, draining;
     bool over_all; /* the drain's deadline has passed: nothing goes on either */
     bool failed; /* written by the worker, which reads it without the lock */
@@ -75,7 +78,7 @@ struct pn_sched {
     char end_reason[160];
     char reason[256];
     uint32_t chunk;
-    uint64_t requests, refused, completed, n_failed, cancelled, prefilled, decoded, cached, generated, drafted, accepted, reasoning, calls, heartbeat;
+    uint64_t requests, refused, handed_over, completed, n_failed, cancelled, prefilled, decoded, cached, generated, drafted, accepted, reasoning, calls, heartbeat;
     double queue_s, prefill_s, decode_s;
     struct pn_slot_status *shown; /* [n_slots] the slots as pages see them */
     uint64_t kv_used, kv_available;
@@ -97,9 +100,13 @@ static inline uint32_t pn_sched_slots_now(const struct pn_sched *s) {
     return s->limits.max_concurrent < s->n_slots ? s->limits.max_concurrent : s->n_slots;
 }
 
+static inline uint32_t pn_sched_active(const struct pn_sched *s) {
+    return s->queue.n + s->n_running + s->n_leaving;
+}
+
 /* Tells who waits for it when nothing runs or waits any more. */
 static inline void pn_sched_say_idle(struct pn_sched *s) {
-    if (s->queue.n + s->n_running == 0) pthread_cond_broadcast(&s->idle_now);
+    if (pn_sched_active(s) == 0) pthread_cond_broadcast(&s->idle_now);
 }
 
 /* As pn_queue_sweep, and counts them. */

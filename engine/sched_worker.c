@@ -98,14 +98,42 @@ static void end_running(struct pn_sched *s, const struct fo_err *err) {
         if (s->slots[i].r) pn_slot_end(s, &s->slots[i], PN_FINISH_STOP, err);
 }
 
+/* What had not started goes to another worker; what none takes, or was cancelled, ends here. n: how many were not cancelled when they left
+ * the queue. */
+static void bequeath(struct pn_sched *s, struct pn_request *list, uint32_t n, const struct fo_err *err) {
+    struct pn_request *rest = NULL, **end = &rest;
+    uint32_t taken = 0;
+    while (list) {
+        struct pn_request *r = list;
+        list = r->next;
+        r->next = NULL;
+        if (s->heir && !pn_request_cancelled(r) && s->heir(s->heir_ctx, r)) {
+            taken++; /* and is another's */
+            continue;
+        }
+        *end = r;
+        end = &r->next;
+    }
+    pn_queue_end(rest, err);
+    pthread_mutex_lock(&s->lock);
+    s->handed_over += taken;
+    s->n_failed += n - taken;
+    s->n_leaving = 0;
+    pn_sched_say_idle(s);
+    pthread_mutex_unlock(&s->lock);
+}
+
 void pn_sched_model_failed(struct pn_sched *s, const struct fo_err *err) {
+    uint32_t cancelled, others;
     pthread_mutex_lock(&s->lock);
     s->failed = true;
     s->failed_code = err->code;
     snprintf(s->reason, sizeof s->reason, "%.255s", err->msg);
-    struct pn_request *list = pn_sched_take_out(s, true);
+    struct pn_request *list = pn_queue_sweep(&s->queue, true, &cancelled, &others);
+    s->cancelled += cancelled;
+    s->n_leaving = cancelled + others;
     pthread_mutex_unlock(&s->lock);
-    pn_queue_end(list, err);
+    bequeath(s, list, others, err);
     end_running(s, err);
     while (pn_prefix_evict(s->idle)) {}
     pthread_mutex_lock(&s->lock);

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <pthread.h>
 #include <time.h>
 #include <unistd.h>
 #include <cmocka.h>
@@ -368,6 +369,281 @@ static void an_op_that_fails_once_fails_the_instance_when_nothing_else_runs(void
     unlink(path);
 }
 
+/* --- an instance that fails hands over what waits --------------------------------------------- */
+enum { WAITING = 20 };
+
+/* Two instances of one slot each, the first on a die that is lost when the file is there; both answer until they are told not to. */
+struct pair {
+    char lost[160];
+    struct fo_device *d[2];
+    struct pn_engine *en;
+    struct pn_served *s[2];
+    struct pn_request *runs[2];
+    const char *path;
+};
+
+static void open_pair(struct pair *p, uint32_t queue_timeout_ms) {
+    char script[200];
+    snprintf(p->lost, sizeof p->lost, "%s.lost", odd_path(1));
+    snprintf(script, sizeof script, "lost file=%s", p->lost);
+    p->d[0] = die("s0", script);
+    p->d[1] = die("s1", NULL);
+    p->en = engine();
+    p->path = model_file("abcabc", 500, 0);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct pn_serve_opts o = serve_opts("m", i, p->d[i]);
+        o.model.max_concurrent = 1;
+        o.queue_depth = 2; /* of those that are handed over none is refused for it */
+        if (i == 0) o.queue_depth = WAITING;
+        o.queue_timeout_ms = queue_timeout_ms;
+        load(p->en, p->path, &o);
+        p->s[i] = pn_engine_get_replica(p->en, "m", i);
+        int32_t ids[4];
+        test_prompt(ids, 4, 3);
+        struct pn_request_opts ask = test_opts(ids, 4, 4000);
+        p->runs[i] = test_submit(p->s[i], &ask);
+        struct pn_event ev;
+        do pn_request_next(p->runs[i], 30000, &ev); while (ev.kind == PN_EV_STARTED);
+        assert_int_equal(ev.kind, PN_EV_TEXT);
+    }
+}
+
+static void lose(const struct pair *p) {
+    FILE *f = fopen(p->lost, "w");
+    assert_non_null(f);
+    fclose(f);
+}
+
+static void close_pair(struct pair *p) {
+    for (int i = 0; i < 2; i++) {
+        pn_request_release(p->runs[i]);
+        pn_served_put(p->s[i]);
+    }
+    pn_engine_free(p->en);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(fo_device_contexts(p->d[i]), 0);
+        fo_device_close(p->d[i]);
+    }
+    unlink(p->lost);
+    unlink(p->path);
+}
+
+static void wait_failed(struct pair *p) {
+    struct pn_event ev;
+    lose(p);
+    do pn_request_next(p->runs[0], 30000, &ev); while (ev.kind == PN_EV_TEXT);
+    assert_int_equal(ev.kind, PN_EV_ERROR);
+    assert_int_equal(ev.err->code, FO_ELOST);
+}
+
+static void what_waits_at_an_instance_that_fails_goes_to_another(void **state) {
+    (void)state;
+    struct pair p;
+    struct fo_err e = { 0 };
+    static struct test_answer a, alone;
+    struct pn_request *r[WAITING];
+    int32_t ids[6];
+    open_pair(&p, 0);
+    test_prompt(ids, 6, 4);
+    struct pn_request_opts o = test_opts(ids, 6, 12);
+    struct pn_grammar *g;
+    assert_int_equal(pn_served_grammar(p.s[0], PN_GRAMMAR_REGEX, "(abc)*", 6, &g, &e), FO_OK);
+    for (int i = 0; i < WAITING; i++) {
+        char session[8];
+        snprintf(session, sizeof session, "s%d", i % 3);
+        o.tenant = i % 2 ? "a" : "b";
+        o.session = session;
+        o.grammar = i % 4 == 0 ? g : NULL;
+        o.parts = i % 4 == 1;
+        r[i] = test_submit(p.s[0], &o);
+    }
+    pn_grammar_put(g);
+    pn_request_cancel(r[3]);
+    pn_request_release(r[7]); /* its reader is gone */
+    r[7] = NULL;
+    wait_failed(&p);
+    struct pn_served_status st = status(p.en, "m", 0);
+    assert_false(st.ready);
+    double until = pn_now_ms() + 30000;
+    while ((st = status(p.en, "m", 0)).handed_over < WAITING - 2) {
+        assert_true(pn_now_ms() < until);
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
+    assert_int_equal(st.handed_over, WAITING - 2);
+    assert_int_equal(st.failed, 1); /* the one that ran */
+    assert_int_equal(st.cancelled, 2);
+    assert_int_equal(st.running + st.queued, 0);
+    st = status(p.en, "m", 1);
+    assert_int_equal(st.queued, WAITING - 2);
+    assert_int_equal(st.requests, 1);
+    struct pn_event ev;
+    for (int i = 0; i < WAITING; i++) { /* readers see nothing of it */
+        if (i == 3 || i == 7) continue;
+        pn_request_next(r[i], 0, &ev);
+        assert_int_equal(ev.kind, PN_EV_TIMEOUT);
+    }
+    test_read_all(r[3], &a);
+    assert_int_equal(a.code, FO_ECANCELLED);
+    pn_request_cancel(r[5]); /* and the bell that a cancel rings is the other's */
+    test_read_all(r[5], &a);
+    assert_int_equal(a.code, FO_ECANCELLED);
+    assert_false(a.started);
+
+    /* The first may go meanwhile. */
+    pn_served_put(p.s[0]);
+    p.s[0] = NULL;
+    assert_int_equal(pn_engine_unload_replica(p.en, "m", 0, 1000, &e), FO_OK);
+    pn_request_release(p.runs[1]);
+    p.runs[1] = NULL;
+    for (int i = 0; i < WAITING; i++) {
+        if (i == 3 || i == 5 || i == 7) continue;
+        test_read_all(r[i], &a);
+        assert_int_equal(a.code, 0);
+        assert_true(a.started);
+        assert_int_equal(a.n_ids, 12);
+        if (i % 4 == 0) assert_string_equal(a.text, "abcabcabcabc"); /* held to its grammar there too */
+    }
+    while (fo_device_contexts(p.d[0]) > 0) { /* the last of them lets go of it */
+        assert_true(pn_now_ms() < until + 30000);
+        nanosleep(&(struct timespec){ .tv_nsec = 1000000 }, NULL);
+    }
+    o.grammar = NULL;
+    o.parts = false;
+    o.session = NULL;
+    test_ask(p.s[1], &o, &alone);
+    assert_int_equal(alone.n_ids, 12);
+    close_pair(&p);
+}
+
+static void time_that_was_waited_at_the_one_counts_at_the_other(void **state) {
+    (void)state;
+    enum { TIMEOUT = 1500 };
+    struct pair p;
+    static struct test_answer a;
+    struct pn_request *r[4];
+    int32_t ids[6];
+    open_pair(&p, TIMEOUT);
+    test_prompt(ids, 6, 4);
+    struct pn_request_opts o = test_opts(ids, 6, 12);
+    double sent = pn_now_ms();
+    for (int i = 0; i < 4; i++) r[i] = test_submit(p.s[0], &o);
+    nanosleep(&(struct timespec){ .tv_nsec = 700000000 }, NULL);
+    wait_failed(&p);
+    for (int i = 0; i < 4; i++) {
+        test_read_all(r[i], &a);
+        assert_int_equal(a.code, FO_ETIMEOUT);
+        assert_true(a.usage.queue_ms >= TIMEOUT);
+    }
+    assert_true(pn_now_ms() - sent < TIMEOUT + 700 + 500); /* not as long again */
+    assert_int_equal(status(p.en, "m", 1).failed, 4);
+    close_pair(&p);
+}
+
+static void without_another_of_the_same_files_it_ends_with_the_reason(void **state) {
+    (void)state;
+    struct fo_err e = { 0 };
+    char lost[160], script[200], other[160];
+    snprintf(lost, sizeof lost, "%s.lost", odd_path(1));
+    snprintf(script, sizeof script, "lost file=%s", lost);
+    struct fo_device *d[2] = { die("s0", script), die("s1", NULL) };
+    struct pn_engine *en = engine();
+    const char *path = model_file("abcabc", 500, 0);
+    struct test_script t = test_script_default();
+    snprintf(other, sizeof other, "%s", odd_path(2));
+    if (test_script_write(&t, other, &e)) fail_msg("%s", e.msg);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct pn_serve_opts o = serve_opts("m", i, d[i]);
+        o.model.max_concurrent = 1;
+        load(en, i ? other : path, &o);
+    }
+    struct pn_served *s = pn_engine_get_replica(en, "m", 0);
+    int32_t ids[4];
+    test_prompt(ids, 4, 3);
+    struct pn_request_opts o = test_opts(ids, 4, 4000);
+    struct pn_request *runs = test_submit(s, &o), *waits = test_submit(s, &o);
+    struct pn_event ev;
+    do pn_request_next(runs, 30000, &ev); while (ev.kind == PN_EV_STARTED);
+    FILE *f = fopen(lost, "w");
+    assert_non_null(f);
+    fclose(f);
+    static struct test_answer a;
+    test_read_all(waits, &a);
+    assert_int_equal(a.code, FO_ELOST);
+    assert_non_null(strstr(a.msg, "s0"));
+    pn_request_release(runs);
+    assert_int_equal(status(en, "m", 0).handed_over, 0);
+    pn_served_put(s);
+    pn_engine_free(en);
+    for (int i = 0; i < 2; i++) fo_device_close(d[i]);
+    unlink(lost);
+    unlink(other);
+    unlink(path);
+}
+
+struct crowd {
+    struct pair *p;
+    unsigned seed;
+    int good, cancelled, other;
+};
+
+/* Sends, waits a little, cancels or reads on, whatever happens to the instances meanwhile. */
+static void *one_of_a_crowd(void *arg) {
+    struct crowd *c = arg;
+    int32_t ids[6] = { 5, 6, 7, 8, 9, 10 };
+    struct pn_request_opts o = test_opts(ids, 6, 3);
+    o.session = "x";
+    for (int i = 0; i < 40; i++) {
+        struct pn_request *r;
+        struct pn_budget b;
+        struct pn_event ev;
+        struct fo_err e;
+        struct pn_served *to = pn_engine_route(c->p->en, c->p->s[0], &o);
+        int rc = pn_submit(to, &o, &r, &b, &e);
+        pn_served_put(to);
+        if (rc != 0) {
+            c->other += rc != FO_EBUSY && rc != FO_EUNAVAIL;
+            continue;
+        }
+        int after = rand_r(&c->seed) % 4;
+        do {
+            if (after-- == 0) pn_request_cancel(r);
+            pn_request_next(r, 3, &ev);
+        } while (ev.kind != PN_EV_DONE && ev.kind != PN_EV_ERROR);
+        if (ev.kind == PN_EV_DONE) c->good++;
+        else if (ev.err->code == FO_ECANCELLED) c->cancelled++;
+        else c->other += ev.err->code != FO_ELOST; /* it ran when the die went */
+        pn_request_release(r);
+    }
+    return NULL;
+}
+
+static void a_crowd_survives_the_hand_over(void **state) {
+    (void)state;
+    enum { N = 6 };
+    struct pair p;
+    struct crowd c[N];
+    pthread_t t[N];
+    open_pair(&p, 0);
+    for (int i = 0; i < N; i++) {
+        c[i] = (struct crowd){ .p = &p, .seed = (unsigned)i + 1 };
+        assert_int_equal(pthread_create(&t[i], NULL, one_of_a_crowd, &c[i]), 0);
+    }
+    nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+    pn_request_release(p.runs[1]);
+    p.runs[1] = NULL;
+    nanosleep(&(struct timespec){ .tv_nsec = 20000000 }, NULL);
+    lose(&p);
+    int good = 0;
+    for (int i = 0; i < N; i++) {
+        pthread_join(t[i], NULL);
+        assert_int_equal(c[i].other, 0);
+        good += c[i].good;
+    }
+    assert_true(good > 0);
+    assert_int_equal(status(p.en, "m", 0).failed_code, FO_ELOST);
+    close_pair(&p);
+}
+
 /* --- decode_stall ---------------------------------------------------------------------------- */
 enum { STALL_MS = 60, ROW_US = 1000, LONG = 1500 };
 
@@ -436,6 +712,10 @@ int main(void) {
         cmocka_unit_test(values_are_set_while_answers_run),
         cmocka_unit_test(a_lost_die_fails_its_instance_and_the_others_serve_on),
         cmocka_unit_test(an_op_that_fails_once_fails_the_instance_when_nothing_else_runs),
+        cmocka_unit_test(what_waits_at_an_instance_that_fails_goes_to_another),
+        cmocka_unit_test(time_that_was_waited_at_the_one_counts_at_the_other),
+        cmocka_unit_test(without_another_of_the_same_files_it_ends_with_the_reason),
+        cmocka_unit_test(a_crowd_survives_the_hand_over),
         cmocka_unit_test(a_long_prompt_does_not_hold_up_running_answers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
