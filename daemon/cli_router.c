@@ -33,16 +33,6 @@ static bool read_key(const char *path, char **ret) {
     return true;
 }
 
-/* Before anything is opened, so that a mistake is one of usage. */
-static bool check_backends(const struct pd_cli_args *a) {
-    struct pd_backend b;
-    struct fo_err e;
-    if (a->backends.n == 0) return pd_cli_failf("which servers? Give --backend URL, once for each"), false;
-    for (size_t i = 0; i < a->backends.n; i++)
-        if (pd_backend_parse(a->backends.v[i], &b, &e)) return pd_cli_fail(&e), false;
-    return true;
-}
-
 static uint64_t ms(int64_t given, int64_t otherwise) {
     return 1000 * (uint64_t)(given ? given : otherwise);
 }
@@ -52,16 +42,20 @@ int pd_cli_router(const struct pd_cli_args *a) {
     struct fo_buf y;
     struct pd_reading r = { 0 };
     struct pd_router_opts opts = { .backends = a->backends.v, .n_backends = a->backends.n, .connect_ms = ms(a->connect_timeout, CONNECT_S), .head_ms = ms(a->head_timeout, HEAD_S), .idle_ms = ms(a->idle_timeout, IDLE_S) };
+    struct pd_router *router = NULL;
+    struct fo_err e;
     int rc = PD_EXIT_USAGE;
-    if (!pd_cli_log(a, &log) || !check_backends(a) || !read_key(a->backend_key_file, &opts.bearer)) return rc;
+    if (a->backends.n == 0) return pd_cli_failf("which servers? Give --backend URL, once for each"), rc;
+    if (!pd_cli_log(a, &log) || !read_key(a->backend_key_file, &opts.bearer)) return rc;
+    if (pd_router_new(&opts, &router, &e)) return pd_cli_fail(&e), rc;
     fo_buf_init(&y, PD_MAX_MANIFEST_BYTES);
     bool written = pd_cli_put_server(a, &y);
     fo_buf_puts(&y, "models: []\n");
     if (pd_cli_parse_manifest(written, &y, &r)) {
         pd_log_open(log.areas, log.json);
-        rc = pd_router_serve(&r, &opts);
+        rc = pd_router_serve(router, &r);
     }
-    free(opts.bearer);
+    pd_router_free(router);
     pd_reading_done(&r);
     fo_buf_done(&y);
     return rc;

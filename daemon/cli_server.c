@@ -18,6 +18,32 @@ bool pd_cli_put_text(struct fo_buf *y, const char *flag, const char *text) {
     return false;
 }
 
+static bool put_hosts(const struct pd_cli_args *a, struct fo_buf *y) {
+    if (a->allowed_hosts.n == 0) return true;
+    fo_buf_puts(y, "  allowed_hosts: [ ");
+    for (size_t i = 0; i < a->allowed_hosts.n; i++) {
+        if (i) fo_buf_puts(y, ", ");
+        if (!pd_cli_put_text(y, "--allowed-host", a->allowed_hosts.v[i])) return false;
+    }
+    fo_buf_puts(y, " ]\n");
+    return true;
+}
+
+static bool put_limits(const struct pd_cli_args *a, struct fo_buf *y) {
+    const struct {
+        const char *key, *unit;
+        int64_t value; /* 0 = not given */
+    } rows[] = { { "connections", "", a->max_connections }, { "connections_per_address", "", a->max_per_address }, { "body", "MiB", a->max_body_mib } };
+    bool any = false;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!rows[i].value) continue;
+        fo_buf_printf(y, "%s%s: %lld%s", any ? ", " : "  limits: { ", rows[i].key, (long long)rows[i].value, rows[i].unit);
+        any = true;
+    }
+    if (any) fo_buf_puts(y, " }\n");
+    return true;
+}
+
 bool pd_cli_put_server(const struct pd_cli_args *a, struct fo_buf *y) {
     const char *host = a->host ? a->host : "127.0.0.1";
     long long port = a->port ? (long long)a->port : 8080;
@@ -39,7 +65,9 @@ bool pd_cli_put_server(const struct pd_cli_args *a, struct fo_buf *y) {
         if (a->tls_key && !pd_cli_put_text(y, "--tls-key", a->tls_key)) return false;
         fo_buf_puts(y, " }\n");
     }
-    return true;
+    if (a->insecure) fo_buf_puts(y, "  insecure: true\n");
+    if (a->drain) fo_buf_printf(y, "  drain: %llds\n", (long long)a->drain);
+    return put_hosts(a, y) && put_limits(a, y);
 }
 
 /* There is no file to point at: the findings' text names the key, which is the flag's name. Takes `text` over. */

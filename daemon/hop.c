@@ -196,7 +196,10 @@ static bool late(struct run *r, CURL *c) {
     return now - r->heard_ms >= (r->head_whole ? r->h->idle_ms : r->h->head_ms);
 }
 
-static enum pd_hop_end end_of(const struct run *r, CURLcode rc, long os_error, const char *error, char *why) {
+static enum pd_hop_end end_of(const struct run *r, CURL *c, CURLcode rc, const char *error, char *why) {
+    long os_error = 0, asked = 0; /* bytes of the request that were sent */
+    curl_easy_getinfo(c, CURLINFO_OS_ERRNO, &os_error);
+    curl_easy_getinfo(c, CURLINFO_REQUEST_SIZE, &asked);
     snprintf(why, PD_HOP_WHY, "%s", os_error && rc == CURLE_COULDNT_CONNECT ? strerror((int)os_error) : *error ? error : curl_easy_strerror(rc));
     if (r->stopped) return PD_HOP_STOPPED;
     if (r->no_memory) return PD_HOP_NO_MEMORY;
@@ -212,7 +215,10 @@ static enum pd_hop_end end_of(const struct run *r, CURLcode rc, long os_error, c
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
     case CURLE_OPERATION_TIMEDOUT: return PD_HOP_UNREACHED; /* the only time that libcurl keeps here is the connection's */
-    case CURLE_OUT_OF_MEMORY: return PD_HOP_NO_MEMORY;
+    case CURLE_OUT_OF_MEMORY: /* libcurl's word for a line of a head past its own measure too */
+        if (!asked || r->head_whole) return PD_HOP_NO_MEMORY;
+        snprintf(why, PD_HOP_WHY, "a line of its head is past all measure, or there is no memory for it");
+        return PD_HOP_NO_HTTP;
     case CURLE_GOT_NOTHING:
     case CURLE_SEND_ERROR:
     case CURLE_RECV_ERROR:
@@ -231,9 +237,7 @@ static enum pd_hop_end run(struct pd_lane *k, struct run *r, const char *error, 
         if (curl_multi_perform(k->multi, &running) != CURLM_OK) break;
         const struct CURLMsg *m = running ? NULL : curl_multi_info_read(k->multi, &left);
         if (m) {
-            long os_error = 0;
-            curl_easy_getinfo(k->easy, CURLINFO_OS_ERRNO, &os_error);
-            end = end_of(r, m->data.result, os_error, error, why);
+            end = end_of(r, k->easy, m->data.result, error, why);
         } else if (!r->h->go_on(r->h->ctx)) {
             end = PD_HOP_STOPPED;
         } else if (late(r, k->easy)) {

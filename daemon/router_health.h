@@ -8,7 +8,7 @@
 enum {
     PD_PROBE_EVERY_MS = 1000,
     PD_BACKOFF_FIRST_MS = 250,
-    PD_BACKOFF_MOST_MS = 10000,
+    PD_BACKOFF_MOST_MS = 5000,
     PD_FAILED_ANSWERS = 5,   /* 500, 502, 503 or 504 in a row with none between that is right: the backend is down */
     PD_STEADY_MS = 30000,    /* so long without a failure: the next backoff starts from the first again */
 };

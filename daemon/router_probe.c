@@ -1,12 +1,15 @@
 /* See router_probe.h. A server that has no /ready (404, 405), or keeps it for those with a key, is judged by its list of models alone. */
 #include "daemon/router_probe.h"
 
+#include <jansson.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "daemon/body.h"
+#include "daemon/oai.h"
 #include "daemon/router.h"
 #include "daemon/router_models.h"
 #include "foundry/base/buf.h"
@@ -66,30 +69,45 @@ static bool get(struct prober *k, const char *path, struct read *ret, char *why,
     return false;
 }
 
-static void probe(struct prober *k) {
-    struct pd_models *models = NULL;
+/* An answer that says no, in its own words where it is an error of the API. False. */
+static bool refused(const char *path, const struct read *got, char *why, size_t size) {
+    struct pd_body body = { 0 };
+    struct pd_error unused;
+    const char *message = NULL;
+    if (pd_body_parse(fo_buf_str(&got->body), got->body.len, &body, &unused)) message = pd_json_word(json_object_get(json_object_get(body.root, "error"), "message"));
+    snprintf(why, size, "%s answers %d%s%.120s", path, got->status, message ? ": " : "", message ? message : "");
+    pd_body_done(&body);
+    return false;
+}
+
+/* Whether it may be asked, as far as it says itself. One that has no /ready is taken for well. */
+static bool is_ready(struct prober *k, char *why, size_t size) {
+    struct read got;
+    bool ok = get(k, "/ready", &got, why, size);
+    if (ok && got.status != 200 && got.status != 401 && got.status != 404 && got.status != 405) ok = refused("/ready", &got, why, size);
+    fo_buf_done(&got.body);
+    return ok;
+}
+
+/* Its models; *ret_any instead when it asks for a key. */
+static bool read_models(struct prober *k, struct pd_models **ret, bool *ret_any, char *why, size_t size) {
     struct read got;
     struct fo_err e;
-    char why[160] = "";
-    bool any = false, ok = get(k, "/ready", &got, why, sizeof why);
-    int s = got.status;
-    fo_buf_done(&got.body);
-    if (ok && s != 200 && s != 401 && s != 403 && s != 404 && s != 405) {
+    bool ok = get(k, "/v1/models", &got, why, size);
+    *ret_any = ok && got.status == 401 && !k->probes->r->bearer;
+    if (ok && !*ret_any && got.status != 200) ok = refused("/v1/models", &got, why, size);
+    if (ok && !*ret_any && pd_models_parse(fo_buf_str(&got.body), got.body.len, ret, &e)) {
         ok = false;
-        snprintf(why, sizeof why, "/ready answers %d", s);
+        snprintf(why, size, "%.150s", e.msg);
     }
-    if (ok) {
-        ok = get(k, "/v1/models", &got, why, sizeof why);
-        any = ok && (got.status == 401 || got.status == 403);
-        if (ok && !any && got.status != 200) {
-            ok = false;
-            snprintf(why, sizeof why, "/v1/models answers %d", got.status);
-        } else if (ok && !any && pd_models_parse(fo_buf_str(&got.body), got.body.len, &models, &e)) {
-            ok = false;
-            snprintf(why, sizeof why, "%.150s", e.msg);
-        }
-        fo_buf_done(&got.body);
-    }
+    fo_buf_done(&got.body);
+    return ok;
+}
+
+static void probe(struct prober *k) {
+    struct pd_models *models = NULL;
+    char why[160] = "";
+    bool any = false, ok = is_ready(k, why, sizeof why) && read_models(k, &models, &any, why, sizeof why);
     pd_router_probed(k->probes->r, k->b, ok ? NULL : why, models, any);
 }
 

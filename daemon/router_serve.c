@@ -5,6 +5,8 @@
 #include <errno.h>
 #include <poll.h>
 #include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
 #include <sys/signalfd.h>
 #include <unistd.h>
 
@@ -69,6 +71,15 @@ static void serve(struct pd_router *r, uint64_t drain_ms, int signals) {
     drain(r, drain_ms, signals);
 }
 
+/* A request has a descriptor for its client, one for its backend, and two that libcurl wakes itself by: all that this process may have, so that it is
+ * the limit on connections that is felt. */
+static void raise_files(void) {
+    struct rlimit r;
+    if (getrlimit(RLIMIT_NOFILE, &r) || r.rlim_cur == r.rlim_max) return;
+    r.rlim_cur = r.rlim_max;
+    if (setrlimit(RLIMIT_NOFILE, &r)) fo_log(FO_LOG_WARN, "router", "event=few_files reason=\"%s\"", strerror(errno));
+}
+
 /* Puts keys and certificate in force; takes the manifest over. */
 static int use_manifest(struct pd_app *app, struct pd_reading *reading, struct pd_counted_manifest **ret, struct fo_err *e) {
     struct pd_counted_manifest *c = calloc(1, sizeof *c);
@@ -82,8 +93,7 @@ static int use_manifest(struct pd_app *app, struct pd_reading *reading, struct p
     return pd_gate_use(app, c, NULL, e);
 }
 
-int pd_router_serve(struct pd_reading *reading, struct pd_router_opts *opts) {
-    struct pd_router *r = NULL;
+int pd_router_serve(struct pd_router *r, struct pd_reading *reading) {
     struct pd_probes *probes = NULL;
     struct pd_counted_manifest *m = NULL;
     struct pd_passed passed;
@@ -91,9 +101,9 @@ int pd_router_serve(struct pd_reading *reading, struct pd_router_opts *opts) {
     sigset_t mask;
     int signals = -1, status = PD_SERVED;
     pd_serve_prepare(&mask);
+    raise_files();
     fo_log(FO_LOG_INFO, "router", "event=start version=%s build=\"%s\"", pn_version(), pn_build());
     int code = pd_hop_init(&e);
-    if (code == FO_OK) code = pd_router_new(opts, &r, &e);
     if (code == FO_OK) code = pd_gate_new(&r->app.gate, &e);
     if (code == FO_OK) code = pd_cert_new(&r->app.cert, &e);
     if (code == FO_OK) code = pd_notify_sockets(&passed, &e);
@@ -109,13 +119,10 @@ int pd_router_serve(struct pd_reading *reading, struct pd_router_opts *opts) {
         fo_log(FO_LOG_ERROR, "router", "event=cannot_start code=%s reason=%s", fo_code_name(e.code), pd_log_quote(e.msg, why, sizeof why));
         status = PD_CANNOT_SERVE;
     }
-    if (r) pd_http_close(r->app.http);
+    pd_http_close(r->app.http);
     pd_probes_stop(probes);
-    if (r) {
-        pd_gate_free(r->app.gate);
-        pd_cert_free(r->app.cert);
-    }
-    pd_router_free(r);
+    pd_gate_free(r->app.gate);
+    pd_cert_free(r->app.cert);
     pd_counted_manifest_put(m);
     if (signals >= 0) close(signals);
     if (status == PD_SERVED) fo_log(FO_LOG_INFO, "router", "event=stopped");

@@ -2,8 +2,8 @@
 #pragma once
 
 struct pd_reading;
-struct pd_router_opts;
+struct pd_router;
 
 /* Listens as the manifest's `server` says and passes requests on until SIGTERM or SIGINT; drains. `r` is a good reading, whose manifest is taken
- * over, as is opts->bearer. Returns the exit status of serve.h; everything is logged. Called once, on the main thread, before other threads exist. */
-int pd_router_serve(struct pd_reading *r, struct pd_router_opts *opts);
+ * over. Returns the exit status of serve.h; everything is logged. Called once, on the main thread, before other threads exist. */
+int pd_router_serve(struct pd_router *router, struct pd_reading *r);

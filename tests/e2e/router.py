@@ -45,7 +45,7 @@ class Fake:
     def __init__(self, answer, models=LIST):
         self.answer, self.models = answer, models
         self.asked = []  # the heads of requests
-        self.ready = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
+        self.ready = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -75,7 +75,7 @@ class Fake:
                         s.sendall(self.ready)
                     elif head.startswith(b"GET /v1/models"):
                         text = json.dumps(self.models).encode()
-                        s.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(text), text))
+                        s.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(text), text))
                     else:
                         self.asked.append((head.decode(), body))
                         self.answer(s, head.decode(), body)
