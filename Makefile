@@ -121,7 +121,7 @@ $(B)/pantheon-reconcile: $(B)/daemon/pantheon-reconcile.o $(LIBS)
 $(B)/pantheon-reconcile $(B)/pantheon-$(BACKEND): DAEMON_LIBS += -lcurl
 $(PROGS:%=$(B)/%):
 	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
-$(B)/tests/daemon/test_router: DAEMON_LIBS += -lcurl
+$(B)/tests/daemon/test_router $(B)/tests/daemon/test_router_proxy: DAEMON_LIBS += -lcurl
 # Allocations that a test can fail and count (tests/support/alloc.h).
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=mmap
 $(TESTS): $(B)/%: $(B)/%.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIBS)

@@ -50,7 +50,7 @@ bool pd_health_failed(struct pd_health *h, const char *why, uint64_t now) {
 
 bool pd_health_answered(struct pd_health *h, int status, uint64_t now) {
     char why[64];
-    if (status != 500 && status != 502 && status != 503 && status != 504) {
+    if (status != 500 && status != 502 && status != 504) {
         h->bad_answers = 0;
         return false;
     }

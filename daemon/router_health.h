@@ -9,7 +9,8 @@ enum {
     PD_PROBE_EVERY_MS = 1000,
     PD_BACKOFF_FIRST_MS = 250,
     PD_BACKOFF_MOST_MS = 5000,
-    PD_FAILED_ANSWERS = 5,   /* 500, 502, 503 or 504 in a row with none between that is right: the backend is down */
+    PD_FAILED_ANSWERS = 5,   /* 500, 502 or 504 in a row with none between that is right: the backend is down. A 503 is none: it is of a
+                              * model or a moment, and says when to come back */
     PD_STEADY_MS = 30000,    /* so long without a failure: the next backoff starts from the first again */
 };
 

@@ -20,6 +20,7 @@
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "foundry/base/file.h"
+#include "tests/support/alloc.h"
 
 /* --- addresses --- */
 
@@ -278,6 +279,36 @@ static void refuses_a_backend_twice_and_too_many(void **state) {
     pd_router_free(r);
 }
 
+/* --- without memory --- */
+
+static void fails_whole_without_memory(void **state) {
+    (void)state;
+    static const char list[] = "{\"data\":[{\"id\":\"a\",\"aliases\":[\"b\",\"c\"]},{\"id\":\"d\"}]}";
+    static const char *const urls[] = { "http://a:1", "http://b:1" };
+    struct fo_err e;
+    for (long n = 1;; n++) {
+        struct pd_models *m = NULL;
+        test_fail_alloc(n);
+        int code = pd_models_parse(list, sizeof list - 1, &m, &e);
+        bool failed = test_alloc_failed();
+        if (code) assert_int_equal(code, FO_ENOMEM);
+        else assert_int_equal(m->n, 2);
+        assert_int_equal(code != FO_OK, failed);
+        pd_models_put(m);
+        if (!failed) break;
+    }
+    for (long n = 1;; n++) {
+        struct pd_router_opts o = { .backends = urls, .n_backends = 2 };
+        struct pd_router *r = NULL;
+        test_fail_alloc(n);
+        int code = pd_router_new(&o, &r, &e);
+        bool failed = test_alloc_failed();
+        assert_int_equal(code, failed ? FO_ENOMEM : FO_OK);
+        pd_router_free(r);
+        if (!failed) break;
+    }
+}
+
 /* --- the page --- */
 
 static void the_page_has_every_path_and_metric(void **state) {
@@ -311,6 +342,7 @@ int main(void) {
         cmocka_unit_test(a_request_goes_where_its_model_serves),
         cmocka_unit_test(overflow_begins_where_the_models_room_ends),
         cmocka_unit_test(refuses_a_backend_twice_and_too_many),
+        cmocka_unit_test(fails_whole_without_memory),
         cmocka_unit_test(the_page_has_every_path_and_metric),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
