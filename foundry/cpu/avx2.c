@@ -58,8 +58,8 @@ static void quant_q8_0(const float *x, int64_t k, struct fo_act_q8_0 out) {
         float inv, d = fo_act_scale(largest(m), &inv);
         __m256i q = inv != 0.0f ? round32(x, inv) : _mm256_setzero_si256();
         _mm256_storeu_si256((__m256i *)(void *)(out.q + b * 32), q);
-        _mm_storeu_si128((__m128i *)(void *)(out.p + b / 2 * 64 + b % 2 * 16), _mm256_castsi256_si128(q));
-        _mm_storeu_si128((__m128i *)(void *)(out.p + b / 2 * 64 + b % 2 * 16 + 32), _mm256_extracti128_si256(q, 1));
+        _mm_storeu_si128((__m128i *)(void *)(out.p + fo_act_place(b)), _mm256_castsi256_si128(q));
+        _mm_storeu_si128((__m128i *)(void *)(out.p + fo_act_place(b) + FO_ACT_HALF), _mm256_extracti128_si256(q, 1));
         out.d[b] = d;
         out.s[b] = d * (float)fold_int(sums4(q));
     }
@@ -134,7 +134,7 @@ DOT_SLOT(dot_bf16, dot_floats, BF16)
 
 /* --- blocks of 32 -------------------------------------------------------------------------------------------------------------- */
 
-/* Q4_0 and Q4_1, eight blocks at a time. Two blocks of weights fill a register, whose low and high nibbles meet the paired activations.
+/* Q4_0 and Q4_1, eight blocks at a time. Two blocks of weights fill a register, whose low and high nibbles meet the activations' p.
  * All sums stay in 16 bits, at most 16 * 15 * 127 = 30480, while they are folded until each block has one pair of words left:
  *
  *     pair 01: 0 0 0 0 0 0 0 0 | 1 1 1 1 1 1 1 1      with 23:  0 0 0 0 2 2 2 2 | 1 1 1 1 3 3 3 3      with 4567:  0 0 2 2 4 4 6 6 | 1 1 3 3 5 5 7 7
@@ -163,8 +163,8 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
     }
 #define MAC(n, i)                                                                                                                        \
     if (n < T)                                                                                                                           \
-        v##n##_##i = _mm256_add_epi16(_mm256_maddubs_epi16(lo, load(x##n.p + b * 32 + (i)*32)),                                          \
-                                      _mm256_maddubs_epi16(hi, load(x##n.p + b * 32 + (i)*32 + 32)));
+        v##n##_##i = _mm256_add_epi16(_mm256_maddubs_epi16(lo, load(x##n.p + b * 32 + fo_act_place(i))),                                 \
+                                      _mm256_maddubs_epi16(hi, load(x##n.p + b * 32 + fo_act_place(i) + FO_ACT_HALF)));
 #define SUMS(n) __m256i v##n##_0 = _mm256_setzero_si256(), v##n##_2 = v##n##_0, v##n##_4 = v##n##_0, v##n##_6 = v##n##_0;
 #define FOLD(n)                                                                                                                          \
     if (n < T) {                                                                                                                         \

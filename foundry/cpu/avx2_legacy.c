@@ -1,5 +1,5 @@
 /* Dots with the types of 32 elements a scale that avx2.c lacks, for AVX2 + FMA + F16C: Q5_0, Q5_1, IQ4_NL, MXFP4, and NVFP4 with a scale a 16.
- * The rules are avx2.c's, and so is the plan: two blocks of weights fill a register, whose nibbles meet the paired activations, and eight
+ * The rules are avx2.c's, and so is the plan: two blocks of weights fill a register, whose nibbles meet the activations' p, and eight
  * blocks share one conversion to float. What differs is when the sums must leave 16 bits:
  *
  *   Q5_0, Q5_1     q <= 31: eight products, 8 * 31 * 127 = 31496, stay in 16 bits
@@ -76,7 +76,8 @@ INLINE void dot_pairs(const enum fo_dtype type, const unsigned char *w, size_t w
     }
 #define MAC(n, i)                                                                                                                        \
     if (n < T) {                                                                                                                         \
-        __m256i s = PRODUCTS(lo, lo_u, load(x##n.p + b * 32 + (i)*32)), u = PRODUCTS(hi, hi_u, load(x##n.p + b * 32 + (i)*32 + 32));     \
+        const int8_t *x = x##n.p + b * 32 + fo_act_place(i);                                                                             \
+        __m256i s = PRODUCTS(lo, lo_u, load(x)), u = PRODUCTS(hi, hi_u, load(x + FO_ACT_HALF));                                          \
         v##n##_##i = !with_sign ? _mm256_add_epi16(s, u) : _mm256_add_epi32(_mm256_madd_epi16(s, one), _mm256_madd_epi16(u, one));     \
     }
 #define SUMS(n) __m256i v##n##_0 = _mm256_setzero_si256(), v##n##_2 = v##n##_0, v##n##_4 = v##n##_0, v##n##_6 = v##n##_0;
@@ -133,8 +134,8 @@ DOT_SLOT(dot_q5_1, dot_pairs, FO_Q5_1)
 DOT_SLOT(dot_iq4_nl, dot_pairs, FO_IQ4_NL)
 DOT_SLOT(dot_mxfp4, dot_pairs, FO_MXFP4)
 
-/* NVFP4, two blocks of 64 at a time: interleaved by eights, low and high nibbles become sub-blocks 0 and 2, 1 and 3, the order of paired
- * activations; |q| <= 12. A lane gets the sum of one sub-block: 0 1 of both blocks, then 2 3. */
+/* NVFP4, two blocks of 64 at a time: interleaved by eights, low and high nibbles become sub-blocks 0 and 2, 1 and 3, the order of the
+ * activations' p; |q| <= 12. A lane gets the sum of one sub-block: 0 1 of both blocks, then 2 3. */
 INLINE void dot_nvfp4_rows(const bool four, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                            size_t y_stride, const int T) {
     const bool with_sign = four;
@@ -149,7 +150,8 @@ INLINE void dot_nvfp4_rows(const bool four, const unsigned char *w, size_t w_row
 #define SUMS(n) __m256i v##n##_0 = _mm256_setzero_si256(), v##n##_1 = v##n##_0;
 #define MAC(n, i)                                                                                                                        \
     if (n < T) {                                                                                                                         \
-        __m256i s = PRODUCTS(even, even_u, load(x##n.p + (b + (i)) * 64)), u = PRODUCTS(odd, odd_u, load(x##n.p + (b + (i)) * 64 + 32)); \
+        const int8_t *x = x##n.p + fo_act_place(2 * (b + (i)));                                                                          \
+        __m256i s = PRODUCTS(even, even_u, load(x)), u = PRODUCTS(odd, odd_u, load(x + FO_ACT_HALF));                                    \
         v##n##_##i = _mm256_madd_epi16(_mm256_add_epi16(_mm256_unpacklo_epi64(s, u), _mm256_unpackhi_epi64(s, u)), one);                 \
     }
 #define BLOCK(i)                                                                                                                         \

@@ -33,7 +33,7 @@ static void order_init(struct order *o, int size, int at) {
     }
 }
 
-/* Q4_0 and Q4_1, eight blocks at a time: two registers of nibbles, each against the paired activations (VPDPBUSD); the sums of the two are
+/* Q4_0 and Q4_1, eight blocks at a time: two registers of nibbles, each against the activations' p (VPDPBUSD); the sums of the two are
  * folded so that all eight blocks share one conversion, one vector of scales and one product. The offset (-8) or the min is one product
  * with the activations' s. A last group of fewer blocks is loaded
  * under masks: nothing past the row is read, and what is missing is zero. */
@@ -53,8 +53,8 @@ INLINE void dot_nibbles(const bool mins, const unsigned char *w, size_t w_row_by
         const unsigned char *p = w;
 #define ZERO(n) __m256 f##n = _mm256_setzero_ps();
 #define SUM(n, half, from)                                                                                                               \
-    _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), lo##half, load_two(x##n.p + b * 32 + (from), x##n.p + b * 32 + (from) + 64)), \
-                        hi##half, load_two(x##n.p + b * 32 + (from) + 32, x##n.p + b * 32 + (from) + 96))
+    _mm512_dpbusd_epi32(_mm512_dpbusd_epi32(_mm512_setzero_si512(), lo##half, load(x##n.p + b * 32 + (from))), hi##half,                 \
+                        load(x##n.p + b * 32 + (from) + FO_ACT_HALF))
 #define STEP(n)                                                                                                                          \
     if (n < T) {                                                                                                                         \
         __m512i u = SUM(n, 0, 0), v = SUM(n, 1, 128);                                                                                    \
@@ -159,7 +159,7 @@ INLINE __m512i spread(int low, int high) {
 }
 
 /* Q4_K and Q5_K: 64 bytes of quants are sub-blocks 0 and 2 (low nibbles) and 1 and 3 (high); products of bytes in 16 bits, then VPDPWSSD
- * with the integer scale: multiplied and added in one. */
+ * with the integer scale: multiplied and added in one. The activations' halves are joined instead of the weights' shifted apart, as Q2_K's are: 3 % faster here. */
 INLINE void dot_q45_k(const bool five, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                       size_t y_stride, const int T) {
     const size_t size = five ? sizeof(struct fo_block_q5_k) : sizeof(struct fo_block_q4_k);
@@ -202,7 +202,7 @@ INLINE void dot_q45_k(const bool five, const unsigned char *w, size_t w_row_byte
             __m128 d = _mm_cvtph_ps(_mm_cvtsi32_si128((int)both)); /* d, dmin */
             const uint8_t *qs = five ? five_k->qs : four_k->qs;
             __m512i v = load(qs), u = load(qs + 64), h = v;
-            if (five) h = _mm512_broadcast_i64x4(load32(five_k->qh));
+            if (five) h = load_twice(five_k->qh);
             EACH(START)
             SUB(0, v, 02) SUB(32, _mm512_srli_epi16(v, 4), 13) SUB(128, u, 46) SUB(160, _mm512_srli_epi16(u, 4), 57)
             EACH(BLOCK_END)
@@ -218,13 +218,6 @@ INLINE void dot_q45_k(const bool five, const unsigned char *w, size_t w_row_byte
 }
 DOT_SLOT(dot_q4_k, dot_q45_k, false)
 DOT_SLOT(dot_q5_k, dot_q45_k, true)
-
-/* Words 4i.. of the sixteen scales, eight times each: the scales of four sub-blocks of 16. */
-INLINE __m512i four_scales(int i) {
-    int16_t lane[32];
-    for (int l = 0; l < 32; l++) lane[l] = (int16_t)(4 * i + l / 8);
-    return load(lane);
-}
 
 /* Q6_K: 64 bytes at a time lie in the order of the activations; the offset of -32 is one product of the scales with the sums of 16. */
 INLINE void dot_q6(const bool six, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
@@ -259,7 +252,7 @@ INLINE void dot_q6(const bool six, const unsigned char *w, size_t w_row_bytes, i
             __m256i words = _mm256_cvtepi8_epi16(_mm_loadu_si128((const __m128i *)(const void *)p->scales));
             __m512i scales = _mm512_castsi256_si512(words);
             float d = _mm_cvtss_f32(_mm_cvtph_ps(_mm_cvtsi32_si128(p->d)));
-            __m512i u = load(p->ql), v = load(p->ql + 64), h0 = _mm512_broadcast_i64x4(load32(p->qh)), h1 = _mm512_broadcast_i64x4(load32(p->qh + 32));
+            __m512i u = load(p->ql), v = load(p->ql + 64), h0 = load_twice(p->qh), h1 = load_twice(p->qh + 32);
             EACH(START)
             SUB(0, u, h0, turn0) SUB(1, _mm512_srli_epi16(u, 4), h0, turn1) SUB(2, v, h1, turn0) SUB(3, _mm512_srli_epi16(v, 4), h1, turn1)
             EACH(BLOCK_END)

@@ -19,6 +19,11 @@ INLINE __m512i load_two(const void *low, const void *high) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(load32(low)), load32(high), 1);
 }
 
+/* 32 bytes, twice: what one shift a half makes 64 elements of, in the order of the activations. */
+INLINE __m512i load_twice(const void *p) {
+    return _mm512_broadcast_i64x4(load32(p));
+}
+
 INLINE float fold16(__m512 v) {
     return fold(_mm256_add_ps(_mm512_castps512_ps256(v), _mm256_castsi256_ps(_mm512_extracti64x4_epi64(_mm512_castps_si512(v), 1))));
 }
@@ -40,8 +45,15 @@ INLINE __m256 sums_of_blocks(__m512i s) {
     return _mm256_cvtepi32_ps(_mm256_permutevar8x32_epi32(h, _mm256_setr_epi32(0, 4, 2, 6, 1, 5, 3, 7)));
 }
 
-/* Rotations of the high bits to where they belong, one for each half. */
+/* Shifts, or rotations of the high bits to where they belong, one for each half. */
 INLINE __m512i turns(int low, int high) {
     return _mm512_inserti64x4(_mm512_castsi256_si512(_mm256_set1_epi64x(low & 63)), _mm256_set1_epi64x(high & 63), 1);
+}
+
+/* Words 4 i.. of the sixteen scales, eight times each: the scales of four sub-blocks of 16. */
+INLINE __m512i four_scales(int i) {
+    int16_t lane[32];
+    for (int l = 0; l < 32; l++) lane[l] = (int16_t)(4 * i + l / 8);
+    return load(lane);
 }
 #endif

@@ -9,20 +9,13 @@
 #include "foundry/cpu/tile.h"
 #include "foundry/quant.h"
 
-/* Words 2 r, 2 r + 1, 2 r + 8 and 2 r + 9 of the sixteen scales, eight times each: quarter r of both halves of a block. */
-INLINE __m512i quarter_scales(int r) {
-    int16_t lane[32];
-    for (int l = 0; l < 32; l++) lane[l] = (int16_t)(2 * r + l / 8 % 2 + l / 16 * 8);
-    return load(lane);
-}
-
-/* The 64 bytes of a block are one register: quarter r of both halves at once. */
+/* 32 bytes are four quarters of half a block, two bits each: two at a time. */
 INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_bytes, int64_t n_rows, const struct fo_act *a, int64_t t, float *y,
                          size_t y_stride, const int T) {
     const int size = three ? sizeof(struct fo_block_q3_k) : sizeof(struct fo_block_q2_k), n_blocks = (int)(a->k / 256);
     const __m512i low = _mm512_set1_epi8(3), third = _mm512_set1_epi8(4);
-    const __m512i at0 = quarter_scales(0), at1 = quarter_scales(1), at2 = quarter_scales(2), at3 = quarter_scales(3);
-    const __m512i turn0 = turns(-2, 2), turn1 = turns(-1, 3), turn2 = turns(0, 4), turn3 = turns(1, 5);
+    const __m512i at0 = four_scales(0), at1 = four_scales(1), at2 = four_scales(2), at3 = four_scales(3), down0 = turns(0, 2), down1 = turns(4, 6);
+    const __m512i turn0 = turns(-2, -1), turn1 = turns(0, 1), turn2 = turns(2, 3), turn3 = turns(4, 5);
     struct fo_act_q8_k x0 = fo_act_q8_k(a, t);
     struct fo_act_q8_k x1 = fo_act_q8_k(a, t + (T > 1)), x2 = fo_act_q8_k(a, t + (T > 2) * 2), x3 = fo_act_q8_k(a, t + (T > 3) * 3);
     for (int64_t r = 0; r < n_rows; r++, w += w_row_bytes) {
@@ -36,11 +29,11 @@ INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_
     }
 #define MAC(n)                                                                                                                           \
     if (n < T)                                                                                                                           \
-        s##n = _mm512_dpwssd_epi32(s##n, _mm512_maddubs_epi16(q, load_two(x##n.q + b * 256 + at, x##n.q + b * 256 + 128 + at)), by);
-#define SUB(i, pairs)                                                                                                                    \
+        s##n = _mm512_dpwssd_epi32(s##n, _mm512_maddubs_epi16(q, load(x##n.q + b * 256 + at)), by);
+#define SUB(i, v, down)                                                                                                                  \
     {                                                                                                                                    \
-        const int at = 32 * i;                                                                                                           \
-        __m512i q = _mm512_and_si512(pairs, low), by = _mm512_permutexvar_epi16(at##i, scales);                                          \
+        const int at = 64 * i;                                                                                                           \
+        __m512i q = _mm512_and_si512(_mm512_srlv_epi64(v, down), low), by = _mm512_permutexvar_epi16(at##i, scales);                     \
         if (three) q = _mm512_ternarylogic_epi64(q, _mm512_rorv_epi64(h, turn##i), third, 0xF8); /* q | h & third */                     \
         EACH(MAC)                                                                                                                        \
     }
@@ -58,10 +51,11 @@ INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_
             const struct fo_block_q3_k *three_k = (const void *)p;
             ahead(p), ahead(p + 64);
             __m256i words, mins;
-            __m512i v = load(three ? three_k->qs : two_k->qs), h = v;
+            const uint8_t *qs = three ? three_k->qs : two_k->qs;
+            __m512i u = load_twice(qs), v = load_twice(qs + 32), h = v;
             int halves = 0; /* d, dmin */
             if (three) {
-                words = mins = _mm256_cvtepi8_epi16(scales_q3_k(three_k->scales)), h = _mm512_broadcast_i64x4(load32(three_k->hmask));
+                words = mins = _mm256_cvtepi8_epi16(scales_q3_k(three_k->scales)), h = load_twice(three_k->hmask);
                 memcpy(&halves, &three_k->d, sizeof three_k->d);
             } else {
                 __m128i both = load16(two_k->scales), nibble = _mm_set1_epi8(15);
@@ -72,7 +66,7 @@ INLINE void dot_two_bits(const bool three, const unsigned char *w, size_t w_row_
             __m128 d = _mm_cvtph_ps(_mm_cvtsi32_si128(halves));
             __m512i scales = _mm512_castsi256_si512(words);
             EACH(START)
-            SUB(0, v) SUB(1, _mm512_srli_epi16(v, 2)) SUB(2, _mm512_srli_epi16(v, 4)) SUB(3, _mm512_srli_epi16(v, 6))
+            SUB(0, u, down0) SUB(1, u, down1) SUB(2, v, down0) SUB(3, v, down1)
             EACH(BLOCK_END)
         }
         EACH(OUT)

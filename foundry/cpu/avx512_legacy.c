@@ -67,8 +67,8 @@ INLINE void dot_pairs(const enum fo_dtype type, const unsigned char *w, size_t w
 #define SIGNED(x, minus) (five || fp4 ? (x) : _mm512_mask_sub_epi8(x, minus, zero, x))
 #define SUM(n, half, from)                                                                                                               \
     _mm512_dpbusd_epi32(                                                                                                                 \
-        _mm512_dpbusd_epi32(zero, lo##half, SIGNED(load_two(x##n.p + b * 32 + (from), x##n.p + b * 32 + (from) + 64), lo##half##_minus)), hi##half,\
-        SIGNED(load_two(x##n.p + b * 32 + (from) + 32, x##n.p + b * 32 + (from) + 96), hi##half##_minus))
+        _mm512_dpbusd_epi32(zero, lo##half, SIGNED(load(x##n.p + b * 32 + (from)), lo##half##_minus)), hi##half,                         \
+        SIGNED(load(x##n.p + b * 32 + (from) + FO_ACT_HALF), hi##half##_minus))
 #define STEP(n)                                                                                                                          \
     if (n < T) {                                                                                                                         \
         __m512i u = SUM(n, 0, 0), v = SUM(n, 1, 128);                                                                                    \

@@ -27,8 +27,8 @@ enum { FO_TILE = 4 /* most activation rows that one call of a dot slot takes */ 
 
 /* A batch of activations as the dots want them. In type FO_F32 they are the caller's x. Else each row is one piece of `row_bytes`:
  *   FO_Q8_0   int8 q[k padded to 256] | int8 p[the same] | float d[one a 32] | float s[one a 32]
- *             s = d * sum of the block's q; p is q with the blocks in pairs, the first halves of both and then the second halves, as
- *             the nibbles of two blocks of weights fall out of a register
+ *             s = d * sum of the block's q; p is q with the blocks in fours, the first halves of all and then the second halves, as
+ *             the nibbles of two or four blocks of weights fall out of a register
  *   FO_Q8_K   int8 q[k]               | int16 sum16[one a 16] | int16 sum32[one a 32] | float d[one a 256]
  * d is the scale; q is in [-127, 127], never -128 (the sums of products then fit 16 bits where a kernel relies on it). The padding is
  * zeros with scale 0. A block with a NaN or an infinity has q = 0 and d = NaN: what follows is NaN and nothing is undefined. */
@@ -54,6 +54,12 @@ static inline int64_t fo_act_padded(int64_t k) {
     return (k + 255) / 256 * 256;
 }
 
+/* Where the first half of block b is in p. The second lies FO_ACT_HALF behind it. */
+enum { FO_ACT_HALF = 64 };
+static inline int64_t fo_act_place(int64_t b) {
+    return b / 4 * 128 + b % 4 * 16;
+}
+
 /* Bytes of one row of k activations, a multiple of 64. */
 static inline size_t fo_act_row_bytes(enum fo_dtype type, int64_t k) {
     size_t blocks = (size_t)fo_act_padded(k) / 256;
@@ -72,7 +78,7 @@ static inline void fo_act_pad(struct fo_act_q8_0 out, int64_t k) {
     int64_t padded = fo_act_padded(k);
     for (int64_t b = k / 32; b < padded / 32; b++) {
         out.d[b] = out.s[b] = 0;
-        for (int i = 0; i < 32; i++) out.q[b * 32 + i] = out.p[b / 2 * 64 + i / 16 * 32 + b % 2 * 16 + i % 16] = 0;
+        for (int i = 0; i < 32; i++) out.q[b * 32 + i] = out.p[fo_act_place(b) + i / 16 * FO_ACT_HALF + i % 16] = 0;
     }
 }
 

@@ -44,8 +44,8 @@ static void quant_q8_0(const float *x, int64_t k, struct fo_act_q8_0 out) {
         struct bytes32 q = { round16(x, inv), round16(x + 16, inv) };
         vst1q_s8(out.q + b * 32, q.lo);
         vst1q_s8(out.q + b * 32 + 16, q.hi);
-        vst1q_s8(out.p + b / 2 * 64 + b % 2 * 16, q.lo);
-        vst1q_s8(out.p + b / 2 * 64 + b % 2 * 16 + 32, q.hi);
+        vst1q_s8(out.p + fo_act_place(b), q.lo);
+        vst1q_s8(out.p + fo_act_place(b) + FO_ACT_HALF, q.hi);
         out.d[b] = d;
         out.s[b] = d * (float)(vaddlvq_s8(q.lo) + vaddlvq_s8(q.hi));
     }

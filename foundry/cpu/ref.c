@@ -69,7 +69,7 @@ static void quant_q8_0(const float *x, int64_t k, struct fo_act_q8_0 out) {
         int sum = 0;
         for (int i = 0; i < 32; i++) {
             int q = act_round(x[b * 32 + i], inv);
-            out.q[b * 32 + i] = out.p[b / 2 * 64 + i / 16 * 32 + b % 2 * 16 + i % 16] = (int8_t)q;
+            out.q[b * 32 + i] = out.p[fo_act_place(b) + i / 16 * FO_ACT_HALF + i % 16] = (int8_t)q;
             sum += q;
         }
         out.d[b] = d;

@@ -52,8 +52,8 @@ static void quant_q8_0(const float *x, int64_t k, struct fo_act_q8_0 out) {
         __m128i lo = round16(x, inv), hi = round16(x + 16, inv);
         store(out.q + b * 32, lo);
         store(out.q + b * 32 + 16, hi);
-        store(out.p + b / 2 * 64 + b % 2 * 16, lo);
-        store(out.p + b / 2 * 64 + b % 2 * 16 + 32, hi);
+        store(out.p + fo_act_place(b), lo);
+        store(out.p + fo_act_place(b) + FO_ACT_HALF, hi);
         out.d[b] = d;
         out.s[b] = d * (float)(sum16(lo) + sum16(hi));
     }

@@ -173,7 +173,7 @@ static void quantises_activations_to_within_half_a_step(void **state) {
             assert_true(p.q[i] >= -127 && q.q[i] >= -127);
             assert_true(fabs((double)p.d[i / 32] * p.q[i] - (double)x[i]) <= 0.501 * (double)p.d[i / 32] + 1e-30);
             assert_true(fabs((double)q.d[i / 256] * q.q[i] - (double)x[i]) <= 0.501 * (double)q.d[i / 256] + 1e-30);
-            assert_int_equal(p.q[i], p.p[i / 64 * 64 + i % 32 / 16 * 32 + i / 32 % 2 * 16 + i % 16]);
+            assert_int_equal(p.q[i], p.p[i / 128 * 128 + i % 32 / 16 * 64 + i / 32 % 4 * 16 + i % 16]);
             sum = i % 16 ? sum + q.q[i] : q.q[i];
             if (i % 16 == 15) assert_int_equal(q.sum16[i / 16], sum);
             if (i % 32 == 31) assert_int_equal(q.sum32[i / 32], q.sum16[i / 16 - 1] + q.sum16[i / 16]);
