@@ -128,6 +128,7 @@ $(TESTS): $(B)/%: $(B)/%.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIB
 	$(Q)$(CC) $(ALL_CFLAGS) $(WRAP) $(LDFLAGS) -o $@ $^ -lcmocka $(DAEMON_LIBS) $(CORE_LIBS)
 $(BENCHES) $(TOOLS): $(B)/%: $(B)/%.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIBS)
 	$(Q)$(CC) $(ALL_CFLAGS) $(WRAP) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
+$(B)/tests/fuzz/fuzz_router $(B)/tests/fuzz/replay_router: DAEMON_LIBS += -lcurl
 # The fuzzers' inputs as ordinary tests.
 $(REPLAYS): $(B)/tests/fuzz/replay_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/replay.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIBS)
 	$(Q)$(CC) $(ALL_CFLAGS) $(WRAP) $(LDFLAGS) -o $@ $^ -lcmocka $(DAEMON_LIBS) $(CORE_LIBS)

@@ -37,7 +37,7 @@ struct pd_cli_args {
     struct pd_cli_model models[PD_CLI_MAX_MODELS + 1]; /* [0] holds what stands before the first --model */
     int n_models;                                      /* of --model; model i is models[i + 1] */
     const char *prompt, *system, *out, *input, *settings, *tokens, *template_file, *host, *log, *log_format, *api_keys_file, *tls_cert, *tls_key, *isa, *file, *device, *against, *backend_key_file;
-    bool chat, raw, exact, no_bos, no_special, json, no_mmap, ignore_eos, has_temperature, has_seed, force, insecure;
+    bool chat, raw, exact, no_bos, no_special, json, no_mmap, ignore_eos, has_temperature, has_seed, force, insecure, pass_keys;
     int64_t max_tokens, port, threads, repeat, top_k, window, connect_timeout, head_timeout, idle_timeout, max_connections, max_per_address, max_body_mib, drain;
     struct pd_cli_texts backends, allowed_hosts;
     double temperature, top_p, min_p, repeat_penalty;

@@ -41,7 +41,7 @@ int pd_cli_router(const struct pd_cli_args *a) {
     struct pd_cli_log log;
     struct fo_buf y;
     struct pd_reading r = { 0 };
-    struct pd_router_opts opts = { .backends = a->backends.v, .n_backends = a->backends.n, .connect_ms = ms(a->connect_timeout, CONNECT_S), .head_ms = ms(a->head_timeout, HEAD_S), .idle_ms = ms(a->idle_timeout, IDLE_S) };
+    struct pd_router_opts opts = { .backends = a->backends.v, .n_backends = a->backends.n, .pass_keys = a->pass_keys, .connect_ms = ms(a->connect_timeout, CONNECT_S), .head_ms = ms(a->head_timeout, HEAD_S), .idle_ms = ms(a->idle_timeout, IDLE_S) };
     struct pd_router *router = NULL;
     struct fo_err e;
     int rc = PD_EXIT_USAGE;

@@ -96,6 +96,7 @@ static const struct option_row {
     { "drain", 0, INT, AT(drain), -1, ROUTER, 1, 86400, "S", "seconds for running requests when it is told to stop (default 30)" },
     { "backend", 0, TEXTS, AT(backends), -1, ROUTER, 0, 0, "URL", "a server to pass requests to: http://HOST:PORT, https://HOST:PORT or unix:/PATH; as often as there are servers" },
     { "backend-key-file", 0, STR, AT(backend_key_file), -1, ROUTER, 0, 0, "FILE", "the API key that the servers are asked with, on one line (default: each client's own)" },
+    { "pass-keys", 0, FLAG, AT(pass_keys), -1, ROUTER, 0, 0, NULL, "pass each client's own key all the same: the one in --backend-key-file is for looking after the servers alone" },
     { "connect-timeout", 0, INT, AT(connect_timeout), -1, ROUTER, 1, 3600, "S", "seconds until a server is connected to (default 2)" },
     { "head-timeout", 0, INT, AT(head_timeout), -1, ROUTER, 1, 86400, "S", "seconds until an answer begins; one that is no stream begins when it is done (default 900)" },
     { "idle-timeout", 0, INT, AT(idle_timeout), -1, ROUTER, 1, 86400, "S", "seconds between two pieces of an answer (default 300)" },

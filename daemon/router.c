@@ -76,6 +76,7 @@ int pd_router_new(struct pd_router_opts *o, struct pd_router **ret, struct fo_er
     if (!r) return fo_fail(e, FO_ENOMEM, "no memory for the router");
     r->bearer = o->bearer;
     o->bearer = NULL;
+    r->pass_keys = o->pass_keys;
     r->connect_ms = o->connect_ms;
     r->head_ms = o->head_ms;
     r->idle_ms = o->idle_ms;

@@ -41,13 +41,15 @@ struct pd_backend {
 struct pd_router_opts {
     const char *const *backends; /* [n_backends] as on the command line */
     size_t n_backends;
-    char *bearer;                /* for the backends, heap, taken over; NULL = the client's own */
+    char *bearer;                /* for the backends, heap, taken over; NULL = none */
+    bool pass_keys;              /* requests go with their client's own key, the bearer is for probes */
     uint64_t connect_ms, head_ms, idle_ms;
 };
 
 struct pd_router {
     struct pd_app app;   /* the first member */
-    char *bearer;
+    char *bearer; /* of probes and, unless pass_keys, of requests; NULL = none */
+    bool pass_keys;
     uint64_t connect_ms, head_ms, idle_ms;
     atomic_bool cut;     /* the time to drain is over: answers end now */
     pthread_mutex_t lock;

@@ -70,10 +70,12 @@ bool pd_events_feed(struct pd_events *v, const char *bytes, size_t n, struct fo_
         begin = v->held.len - 4; /* enough to find the empty line by */
         v->passing = true;
     }
-    fo_buf_append(out, v->held.data, begin);
-    memmove(v->held.data, v->held.data + begin, v->held.len - begin);
-    v->held.len -= begin;
-    v->held.data[v->held.len] = '\0';
+    if (begin) { /* else a long event that comes in small pieces would be moved at each */
+        fo_buf_append(out, v->held.data, begin);
+        memmove(v->held.data, v->held.data + begin, v->held.len - begin);
+        v->held.len -= begin;
+        v->held.data[v->held.len] = '\0';
+    }
     v->looked = v->held.len > 3 ? v->held.len - 3 : 0;
     return !out->failed;
 }

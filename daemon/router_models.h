@@ -8,7 +8,7 @@
 struct fo_buf;
 struct fo_err;
 
-enum { PD_MAX_LIST_BYTES = 4 << 20, PD_MAX_LISTED = 4096 };
+enum { PD_MAX_LIST_BYTES = 4 << 20, PD_MAX_LISTED = 1024 };
 
 /* A list as it was read: nobody changes it any more. */
 struct pd_models {

@@ -180,7 +180,7 @@ static void explain(const struct forward *f, const struct pd_backend *b, enum pd
 static enum pd_hop_end try(struct forward *f, struct pd_backend *b, char why[PD_HOP_WHY]) {
     struct pd_router *r = f->r;
     const struct pd_head *head = f->call->head;
-    struct pd_via via = { .client = f->call->client, .id = f->call->id, .bearer = r->bearer };
+    struct pd_via via = { .client = f->call->client, .id = f->call->id, .bearer = r->pass_keys ? NULL : r->bearer };
     struct fo_buf lines, path;
     fo_buf_init(&lines, MAX_REQUEST_LINES);
     fo_buf_init(&path, 2 * PD_MAX_URI_BYTES);

@@ -138,6 +138,23 @@ def test_a_thousand_requests_while_one_daemon_dies_and_comes_back(spoken, start,
         again[0].stop()
 
 
+def test_conversations_find_their_prefix_on_three_daemons(spoken, start, route):
+    daemons = [start(serving(("fast", spoken["fast"]))) for _ in range(3)]
+    r = route(*daemons)
+    talks = [[{"role": "user", "content": f"Conversation number {k} begins with a sentence of its own. " * 8}] for k in range(6)]
+    homes = [set() for _ in talks]
+    for turn in range(10):
+        for k, talk in enumerate(talks):
+            got = r.post("/v1/chat/completions", {"model": "fast", "messages": talk, "temperature": 0})
+            usage = got.json["usage"]
+            homes[k].add(r.served_by(got.headers["x-request-id"])[0])
+            if turn:
+                assert usage["prompt_tokens_details"]["cached_tokens"] > usage["prompt_tokens"] / 2, (turn, k, usage)
+            talk += [{"role": "assistant", "content": text_of(got)}, {"role": "user", "content": f"Turn {turn}."}]
+    assert all(len(h) == 1 for h in homes), "each has one daemon for all its turns"
+    assert len(set().union(*homes)) > 1
+
+
 def test_a_stream_of_responses_that_breaks_off_ends_as_the_server_would_end_it(spoken, start, route):
     a = start(serving(("endless", spoken["endless"])))
     r = route(a)

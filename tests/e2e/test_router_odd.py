@@ -146,6 +146,10 @@ def test_keys_are_asked_as_the_server_asks_and_the_backends_get_their_own(spoken
     assert open_r.get("/v1/models").json["data"] == []
     assert text_of(open_r.post("/v1/chat/completions", body(), headers={"Authorization": "Bearer backend-key"})) == TEXT
     assert open_r.post("/v1/chat/completions", body()).status == 401
+    both = route(d, args=("--backend-key-file", bearer, "--pass-keys"))
+    assert {m["id"] for m in both.get("/v1/models").json["data"]} == {"m", "endless"}
+    assert both.post("/v1/chat/completions", body(), headers=mine).status == 401, "the client's key is what the server is asked with"
+    assert text_of(both.post("/v1/chat/completions", body(), headers={"Authorization": "Bearer backend-key"})) == TEXT
     bearer.write_text("wrong-key\n")
     wrong = route(d, args=("--backend-key-file", bearer), wait=False)
     why = wait_for(lambda: next(iter(wrong.backends().values())).get("reason"), 10)
