@@ -102,18 +102,21 @@ void pd_router_metrics(struct pd_app *app, struct pd_call *c, const char *param)
     struct fo_buf out;
     (void)param;
     fo_buf_init(&out, MAX_PAGE);
-    pthread_mutex_lock(&r->lock);
     for (size_t i = 0; i < N_METRICS; i++) {
         const struct metric *m = &metrics[i];
         if (m->help) fo_buf_printf(&out, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name, m->type == COUNTER ? "counter" : "gauge");
         struct at a = { .r = r, .arg = m->arg };
-        if (!m->backend) put_sample(&out, m, &a);
-        for (size_t k = 0; m->backend && k < r->n; k++) {
+        if (!m->backend) {
+            put_sample(&out, m, &a);
+            continue;
+        }
+        pthread_mutex_lock(&r->lock);
+        for (size_t k = 0; k < r->n; k++) {
             a.b = &r->list[k];
             put_sample(&out, m, &a);
         }
+        pthread_mutex_unlock(&r->lock);
     }
-    pthread_mutex_unlock(&r->lock);
     if (out.failed) pd_json_reply(c, 200, &out); /* which says so */
     else pd_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", "Cache-Control: no-store\r\n", out.data, out.len);
     fo_buf_done(&out);
