@@ -63,7 +63,8 @@ struct pn_served *pn_engine_get(struct pn_engine *en, const char *name);
 /* One instance, by name (no alias). */
 struct pn_served *pn_engine_get_replica(struct pn_engine *en, const char *name, uint32_t replica);
 /* The instance of s's name that a request with these opts best goes to, now that its tokens (of s's vocabulary) are known: s itself or another of
- * the same files, chosen as pn_engine_get does; one that goes_on stays at s, where the first of it ran, unless that has failed. What was compiled for s (grammars, tools)
+ * the same files. That is the one which keeps most of the prompt (prefix.h), unless it is twice as loaded (this request counted) as the least busy
+ * one; where none keeps more, as pn_engine_get. One that goes_on stays at s, where the first of it ran, unless that has failed. What was compiled for s (grammars, tools)
  * serves there too. Give it back with pn_served_put. Any thread; never waits for a worker. */
 struct pn_served *pn_engine_route(struct pn_engine *en, struct pn_served *s, const struct pn_request_opts *opts);
 void pn_served_put(struct pn_served *s); /* NULL is allowed */

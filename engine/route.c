@@ -67,13 +67,33 @@ static struct pn_served *ref(struct pn_served *s) {
     return s;
 }
 
+/* The one that keeps most of the prompt, when that is more than `least` does, the least busy one, and it is not twice as loaded. The request
+ * itself counts as load, so that a little of it does not drive conversations off. */
+static const struct candidate *at_home(const struct candidate *least, const struct candidate *all, size_t n, const struct pn_request_opts *o) {
+    const struct candidate *best = NULL;
+    uint32_t most = pn_sched_kept(least->s->sched, o->tenant, o->tokens, o->n_tokens);
+    for (size_t i = 0; i < n; i++) {
+        if (!all[i].serves || all[i].s == least->s) continue;
+        uint32_t kept = pn_sched_kept(all[i].s->sched, o->tenant, o->tokens, o->n_tokens);
+        if (kept < most || (kept == most && !(best && better(&all[i], best)))) continue;
+        most = kept;
+        best = &all[i];
+    }
+    if (!best) return least;
+    uint64_t here = ((uint64_t)best->busy + 1) * least->slots, there = ((uint64_t)least->busy + 1) * best->slots;
+    return here > 2 * there ? least : best;
+}
+
 struct pn_served *pn_engine_route(struct pn_engine *en, struct pn_served *s, const struct pn_request_opts *o) {
-    struct candidate all[MAX_CANDIDATES], best = look(s);
+    struct candidate all[MAX_CANDIDATES + 1];
     if (o->goes_on && !pn_sched_failed(s->sched)) return ref(s); /* where what it goes on with ran */
     size_t n = others(en, s, all);
+    all[n] = look(s);
+    const struct candidate *best = &all[n];
     for (size_t i = 0; i < n; i++)
-        if (better(&all[i], &best)) best = all[i];
-    struct pn_served *to = ref(best.s);
+        if (better(&all[i], best)) best = &all[i];
+    if (n > 0 && best->serves && !o->keep_nothing && !o->embed) best = at_home(best, all, n + 1, o);
+    struct pn_served *to = ref(best->s);
     for (size_t i = 0; i < n; i++) pn_served_put(all[i].s);
     return to;
 }

@@ -100,6 +100,10 @@ bool pn_sched_load(struct pn_sched *s, uint32_t *ret_busy, uint32_t *ret_slots, 
     return serves;
 }
 
+uint32_t pn_sched_kept(struct pn_sched *s, const char *tenant, const int32_t *tokens, uint32_t n) {
+    return pn_prefix_kept(s->idle, tenant, tokens, n);
+}
+
 int pn_sched_room(struct pn_sched *s, const struct pn_request_opts *o, struct fo_err *e) {
     struct pn_request *gone;
     pthread_mutex_lock(&s->lock);

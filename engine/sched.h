@@ -57,6 +57,9 @@ struct pn_wake *pn_sched_wake(struct pn_sched *s);
 /* How busy it is, for routing: requests that run or wait, slots, and all requests so far. False when it takes none (failed, draining). */
 bool pn_sched_load(struct pn_sched *s, uint32_t *ret_busy, uint32_t *ret_slots, uint64_t *ret_requests);
 
+/* How many of these tokens of a prompt a new request of this tenant would find here. Never waits for a step. */
+uint32_t pn_sched_kept(struct pn_sched *s, const char *tenant, const int32_t *tokens, uint32_t n);
+
 /* FO_OK when a request with opts' tenant, priority and goes_on would be taken now; FO_EBUSY, FO_EUNAVAIL as below. Any thread, as all that
  * follows. */
 int pn_sched_room(struct pn_sched *s, const struct pn_request_opts *opts, struct fo_err *e);
