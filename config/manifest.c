@@ -73,7 +73,7 @@ static const struct cf_key server_rows[] = {
     { .name = "admin_socket", .kind = CF_PATH, IN(server.admin_socket), .def = "/run/pantheon/admin.sock", .change = CF_DRAIN,
       .help = "The Unix socket of the admin API, group `pantheon`, mode 0660." },
     { .name = "api_keys_file", .kind = CF_PATH, IN(server.api_keys_file), .change = CF_LIVE, .also = "api_key api_keys keys auth",
-      .help = "API keys: `name:sha256` a line, then optional words: `admin`, `max_concurrent=N`. With it every request needs a key, but for "
+      .help = "API keys: `name:sha256` a line, then optional words: `admin`, `max_concurrent=N`, `priority=P` (low, normal or high). With it every request needs a key, but for "
               "/health, /ready and the admin socket; a change of the file counts within a second. Without it any key is taken." },
     { .name = "allowed_hosts", .kind = CF_LIST, .each = CF_TEXT, IN(server.allowed_hosts), .count = offsetof(struct cf_manifest, server.n_allowed_hosts),
       .max = 64, .change = CF_LIVE, .also = "trusted_hosts server_names hostnames",

@@ -55,16 +55,30 @@ static bool same_digest(const uint8_t *a, const uint8_t *b) {
     return differ == 0;
 }
 
+static int read_priority(const char *p, size_t n, struct pd_key *k, struct fo_err *e) {
+    static const char *const names[] = { [PN_PRIORITY_NORMAL] = "normal", [PN_PRIORITY_LOW] = "low", [PN_PRIORITY_HIGH] = "high" };
+    if (k->has_priority) return fo_fail(e, FO_EFORMAT, "'priority' stands here twice");
+    for (int i = 0; i < (int)(sizeof names / sizeof *names); i++) {
+        if (strlen(names[i]) != n || memcmp(p, names[i], n) != 0) continue;
+        k->priority = (enum pn_priority)i;
+        k->has_priority = true;
+        return FO_OK;
+    }
+    return fo_fail(e, FO_EFORMAT, "'priority' must be low, normal or high");
+}
+
 /* One of the words behind a digest. */
 static int read_word(const char *p, size_t n, struct pd_key *k, struct fo_err *e) {
-    static const char most[] = "max_concurrent=";
-    size_t n_most = sizeof most - 1;
+    static const char most[] = "max_concurrent=", priority[] = "priority=";
+    size_t n_most = sizeof most - 1, n_priority = sizeof priority - 1;
     if (n == 5 && memcmp(p, "admin", 5) == 0) {
         if (k->admin) return fo_fail(e, FO_EFORMAT, "'admin' stands here twice");
         k->admin = true;
         return FO_OK;
     }
-    if (n <= n_most || memcmp(p, most, n_most) != 0) return fo_fail(e, FO_EFORMAT, "after the digest only the words 'admin' and 'max_concurrent=N' may stand, with blanks between");
+    if (n >= n_priority && memcmp(p, priority, n_priority) == 0) return read_priority(p + n_priority, n - n_priority, k, e);
+    if (n <= n_most || memcmp(p, most, n_most) != 0)
+        return fo_fail(e, FO_EFORMAT, "after the digest only the words 'admin', 'max_concurrent=N' and 'priority=low|normal|high' may stand, with blanks between");
     if (k->max_concurrent) return fo_fail(e, FO_EFORMAT, "'max_concurrent' stands here twice");
     for (size_t i = n_most; i < n && k->max_concurrent <= MAX_CONCURRENT; i++) {
         if (p[i] < '0' || p[i] > '9') return fo_fail(e, FO_EFORMAT, "'max_concurrent' is not a whole number");

@@ -7,6 +7,7 @@
 #include <stdint.h>
 
 #include "daemon/http.h"
+#include "engine/request.h"
 #include "foundry/base/sha256.h"
 
 struct fo_err;
@@ -14,7 +15,7 @@ struct pd_error;
 
 /* --- the file of keys ---
  *
- * One key a line, `name:sha256`, then words after spaces: `admin`, `max_concurrent=N`. Empty lines and those that begin with '#' say nothing.
+ * One key a line, `name:sha256`, then words after spaces: `admin`, `max_concurrent=N`, `priority=low|normal|high`. Empty lines and those that begin with '#' say nothing.
  * The file has digests, so that whoever reads it cannot ask; keys are long and random (docs/operating.md), so that a digest cannot be
  * turned back by trying. */
 enum { PD_MAX_KEYS = 1000, PD_MAX_KEYS_BYTES = 1 << 20 };
@@ -23,6 +24,8 @@ struct pd_key {
     char name[PD_MAX_KEY_NAME + 1]; /* for logs: letters, digits, '.', '_', '-' */
     uint8_t digest[FO_SHA256_BYTES];
     bool admin;
+    bool has_priority;
+    enum pn_priority priority; /* the highest that its requests may have */
     uint32_t max_concurrent; /* requests of it that are answered at one time; 0 = any number */
 };
 

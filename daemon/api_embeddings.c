@@ -15,6 +15,7 @@
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "daemon/routes.h"
+#include "daemon/whose.h"
 #include "engine/embed.h"
 #include "engine/engine.h"
 #include "engine/text.h"
@@ -106,7 +107,11 @@ static bool check(struct work *w) {
 static bool submit(struct work *w, size_t i, bool goes_on, struct pn_request **ret) {
     struct fo_err e;
     struct pn_request_opts o = { .tokens = w->ids[i].ids, .n_tokens = w->ids[i].n, .id = w->call->id, .embed = true, .goes_on = goes_on };
-    if (pn_submit(w->served, &o, ret, &w->budget, &e) == FO_OK) return true;
+    if (!pd_whose_fill(w->params, w->call, &o, &w->error)) {
+        w->refused = true;
+        return false;
+    }
+    if (pd_submit(w->app, &w->served, &o, ret, &w->budget, &e) == FO_OK) return true;
     refuse(w, i, &e);
     if (w->error.id == PD_ERR_BUDGET) {
         w->error.budget = &w->budget;

@@ -75,12 +75,19 @@ VALUE(completed, a->copy->status.completed)
 VALUE(failed, a->copy->status.failed)
 VALUE(cancelled, a->copy->status.cancelled)
 VALUE(refused, a->copy->status.refused)
+VALUE(handed_over, a->copy->status.handed_over)
 VALUE(running, a->copy->status.running)
 VALUE(queued, a->copy->status.queued)
 VALUE(max_concurrent, a->copy->status.max_concurrent)
 VALUE(queue_depth, a->entry->decl->queue_depth)
 VALUE(prefilled, a->copy->status.tokens_prefilled)
 VALUE(cached, a->copy->status.tokens_cached)
+VALUE(missed_off, a->copy->status.cache_misses[PN_CACHE_OFF])
+VALUE(missed_empty, a->copy->status.cache_misses[PN_CACHE_EMPTY])
+VALUE(missed_diverged, a->copy->status.cache_misses[PN_CACHE_DIVERGED])
+VALUE(missed_evicted, a->copy->status.cache_misses[PN_CACHE_EVICTED])
+VALUE(missed_window, a->copy->status.cache_misses[PN_CACHE_WINDOW])
+VALUE(missed_state, a->copy->status.cache_misses[PN_CACHE_STATE])
 VALUE(generated, a->copy->status.tokens_generated)
 VALUE(drafted, a->copy->status.tokens_drafted)
 VALUE(accepted, a->copy->status.tokens_accepted)
@@ -135,16 +142,23 @@ static const struct metric {
     { "pantheon_model_loads_total", COUNTER, MODEL, loads, .help = "Loads that succeeded." },
     { "pantheon_model_load_failures_total", COUNTER, MODEL, load_failures, .help = "Loads that failed." },
     { "pantheon_replica_ready", GAUGE, COPY, ready, .help = "1 while this copy takes requests." },
-    { "pantheon_requests_total", COUNTER, COPY, completed, .help = "Requests that ended, by outcome; refused ones were not taken (queue full, draining, failed).", LABEL("outcome", "completed") },
+    { "pantheon_requests_total", COUNTER, COPY, completed, .help = "Requests that ended, by outcome; refused ones were not taken (queue full, draining, failed), those handed over went to another copy when this one failed, and end there.", LABEL("outcome", "completed") },
     { "pantheon_requests_total", COUNTER, COPY, failed, LABEL("outcome", "failed") },
     { "pantheon_requests_total", COUNTER, COPY, cancelled, LABEL("outcome", "cancelled") },
     { "pantheon_requests_total", COUNTER, COPY, refused, LABEL("outcome", "refused") },
+    { "pantheon_requests_total", COUNTER, COPY, handed_over, LABEL("outcome", "handed_over") },
     { "pantheon_requests_running", GAUGE, COPY, running, .help = "Requests that run." },
     { "pantheon_requests_queued", GAUGE, COPY, queued, .help = "Requests that wait for a slot." },
     { "pantheon_slots", GAUGE, COPY, max_concurrent, .help = "Requests that may run at once." },
     { "pantheon_queue_places", GAUGE, COPY, queue_depth, .help = "Requests that may wait, as declared." },
     { "pantheon_prompt_tokens_total", COUNTER, COPY, prefilled, .help = "Tokens of prompts that were computed." },
     { "pantheon_prompt_tokens_cached_total", COUNTER, COPY, cached, .help = "Tokens of prompts that were found in kept KV." },
+    { "pantheon_cache_misses_total", COUNTER, COPY, missed_off, .help = "Prompts of which more might have been found in kept KV, by why it was not; not those of embeddings.", LABEL("reason", "off") },
+    { "pantheon_cache_misses_total", COUNTER, COPY, missed_empty, LABEL("reason", "empty") },
+    { "pantheon_cache_misses_total", COUNTER, COPY, missed_diverged, LABEL("reason", "diverged") },
+    { "pantheon_cache_misses_total", COUNTER, COPY, missed_evicted, LABEL("reason", "evicted") },
+    { "pantheon_cache_misses_total", COUNTER, COPY, missed_window, LABEL("reason", "window") },
+    { "pantheon_cache_misses_total", COUNTER, COPY, missed_state, LABEL("reason", "state") },
     { "pantheon_generated_tokens_total", COUNTER, COPY, generated, .help = "Tokens of answers." },
     { "pantheon_draft_tokens_total", COUNTER, COPY, drafted, .help = "Tokens that were guessed and checked in steps of decoding." },
     { "pantheon_draft_tokens_accepted_total", COUNTER, COPY, accepted, .help = "Those of them that were right, and went into answers." },

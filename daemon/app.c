@@ -266,3 +266,14 @@ bool pd_app_find(struct pd_app *app, const char *name, struct pn_served **ret, s
     pd_view_put(v);
     return s != NULL;
 }
+
+int pd_submit(struct pd_app *app, struct pn_served **at, const struct pn_request_opts *o, struct pn_request **ret, struct pn_budget *ret_budget, struct fo_err *e) {
+    for (int tries = 0;; tries++) {
+        struct pn_served *to = pn_engine_route(app->engine, *at, o);
+        bool moved = to != *at;
+        pn_served_put(*at);
+        *at = to;
+        int rc = pn_submit(to, o, ret, ret_budget, e);
+        if (rc != FO_EUNAVAIL || (tries > 0 && !moved) || tries == 2) return rc;
+    }
+}

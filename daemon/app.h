@@ -18,7 +18,10 @@ struct pd_cert;
 struct pd_error;
 struct pd_gate;
 struct pd_http;
+struct pn_budget;
 struct pn_engine;
+struct pn_request;
+struct pn_request_opts;
 struct pn_served;
 
 enum pd_model_state {
@@ -157,5 +160,8 @@ void pd_app_error(const struct pd_app *app, const struct pn_served *s, const str
 /* The model that a request names, by name or alias: *ret (give it back with pn_served_put) and its sampling defaults. False with the
  * error: not found (the message lists what there is), loading, failed, held. */
 bool pd_app_find(struct pd_app *app, const char *name, struct pn_served **ret, struct cf_sampling *ret_sampling, struct pd_error *ret_error);
+/* Submits to the instance that the request best goes to, *at or another of its name, which *at then is (a reference of the caller's). Another try elsewhere when that
+ * one stopped serving just then. As pn_submit. */
+int pd_submit(struct pd_app *app, struct pn_served **at, const struct pn_request_opts *o, struct pn_request **ret, struct pn_budget *ret_budget, struct fo_err *e);
 /* The error that says why an entry does not serve. */
 void pd_entry_refusal(const struct pd_entry *e, struct pd_error *ret_error);

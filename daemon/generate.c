@@ -13,6 +13,7 @@
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "daemon/sse.h"
+#include "daemon/whose.h"
 #include "engine/engine.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/clock.h"
@@ -26,8 +27,10 @@ enum {
 struct gen {
     struct pd_app *app;
     struct pd_call *call;
-    struct pn_served *served;
+    struct pn_served *served; /* whose vocabulary the prompts are of, */
+    struct pn_served *at;     /* and which instance answers; ours */
     const struct pd_params *params;
+    struct pn_request_opts whose; /* tenant, session, priority, keep_nothing */
     struct pd_answer answer;
     struct pn_usage usage;  /* of all choices */
     struct pd_timings timings;
@@ -122,12 +125,16 @@ static bool submit(struct gen *g, const struct pd_job *job, int64_t k, bool goes
         .logprobs = p->n_top >= 0,
         .n_top_logprobs = p->n_top > 0 ? (uint32_t)p->n_top : 0,
         .goes_on = goes_on,
+        .tenant = g->whose.tenant,
+        .session = g->whose.session,
+        .priority = g->whose.priority,
+        .keep_nothing = g->whose.keep_nothing,
     };
     o.sampling.seed += (uint64_t)k;
-    if (pn_submit(g->served, &o, ret, &budget, &e) == FO_OK) return true;
+    if (pd_submit(g->app, &g->at, &o, ret, &budget, &e) == FO_OK) return true;
     if (e.code == FO_EBUDGET) return fail_budget(g, &e, &budget, -1);
     struct pd_error x;
-    pd_app_error(g->app, g->served, &e, &x);
+    pd_app_error(g->app, g->at, &e, &x);
     return fail(g, &x);
 }
 
@@ -140,6 +147,16 @@ static void add_usage(struct gen *g, const struct pn_usage *u, bool first_of_pro
     sum->completion_tokens += u->completion_tokens;
     sum->reasoning_tokens += u->reasoning_tokens;
     if (u->thought != PN_THOUGHT_FREE) sum->thought = u->thought;
+}
+
+/* Of the first choice of a prompt: what kept KV was worth. */
+static void add_cache(struct pd_timings *t, const struct pn_usage *u) {
+    uint32_t missed = u->prompt_tokens - u->cached_tokens;
+    t->cache_hit += u->cached_tokens;
+    t->cache_shared += u->cache_shared;
+    if (missed <= t->cache_missed) return;
+    t->cache_missed = missed;
+    t->cache_reason = u->cache_miss;
 }
 
 /* Of a request that is over: what was computed counts, however often. */
@@ -210,7 +227,7 @@ static bool pull(struct gen *g, struct pn_request *r, int64_t index, struct pd_p
             return true;
         case PN_EV_ERROR: {
             struct pd_error x;
-            pd_app_error(g->app, g->served, ev.err, &x);
+            pd_app_error(g->app, g->at, ev.err, &x);
             return fail(g, &x);
         }
         }
@@ -271,6 +288,7 @@ static bool make_choice(struct gen *g, const struct pd_job *job, int64_t k, int6
     bool ok = begin_choice(g, job, index, &parts) && (!r || (pull(g, r, index, &parts, &l, &last) && deliver_rest(g, index, &parts, &l)));
     add_usage(g, &last.usage, k == 0); /* also for the log of a client that left */
     if (r) add_timings(&g->timings, &last.usage);
+    if (r && k == 0) add_cache(&g->timings, &last.usage);
     pn_request_release(r); /* cancels what is not finished */
     if (ok && g->params->stream) {
         g->answer.writer->finish(&g->answer, index, last.finish, (size_t)index + 1 == g->n ? &g->timings : NULL, &g->out);
@@ -308,12 +326,16 @@ static bool finish(struct gen *g, const struct pd_choice *choices, size_t n) {
 
 void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, const struct pd_params *p, const struct pd_job *jobs, size_t n_jobs) {
     size_t n = n_jobs * (size_t)p->n;
-    struct gen g = { .app = app, .call = c, .served = s, .params = p, .n = n };
+    struct gen g = { .app = app, .call = c, .served = s, .params = p, .n = n, .timings = { .cache_reason = PN_CACHE_OFF } };
+    struct pd_error unfit;
     pd_answer_init(&g.answer, p, pn_served_name(s), MAX_TEXT / 8); /* the last events have it several times */
     fo_buf_init(&g.out, MAX_TEXT);
+    bool fits = pd_whose_fill(p, c, &g.whose, &unfit) || fail(&g, &unfit);
+    g.answer.priority = g.whose.priority;
+    g.at = pn_served_ref(s);
     struct pd_choice *choices = calloc(n, sizeof *choices);
-    bool ok = choices != NULL;
-    if (!ok) {
+    bool ok = fits && choices;
+    if (fits && !ok) {
         struct pd_error x;
         pd_error_memory(&x);
         fail(&g, &x);
@@ -340,4 +362,5 @@ void pd_generate(struct pd_app *app, struct pd_call *c, struct pn_served *s, con
     free(choices);
     pd_answer_done(&g.answer);
     fo_buf_done(&g.out);
+    pn_served_put(g.at);
 }

@@ -16,6 +16,7 @@
 #include "daemon/oai.h"
 #include "daemon/reasoning.h"
 #include "daemon/tools.h"
+#include "daemon/whose.h"
 #include "foundry/base/rng.h"
 #include "foundry/base/utf8.h"
 
@@ -140,6 +141,10 @@ static const struct row rows[] = {
     { "reasoning", PD_API_RESPONSES, FN, .fn = pd_reasoning_object, .doc = "`effort` is what reasoning_effort is on /v1/chat/completions. `summary` is ignored: the answer has the thought itself, and nothing to sum it up with." },
     { "reasoning_budget", PD_API_TALK, INT64, -1, INT32_MAX, AT(reasoning_budget), .doc = "Most tokens of a thought, which is then ended as the model itself would; -1: as many as it likes. Default: the manifest's, else -1. See Reasoning below." },
     { "best_of", PD_API_TEXT, INT64, 1, 1, AT(best_of), .doc = "Only 1." },
+    { "service_tier", PD_API_ANSWERS, FN, .fn = pd_whose_tier, .doc = "`flex`, `default` or `priority`: how urgent it is, at most as its key may be. `auto` and `scale` are default. The answer has the one that it got. See Whose turn it is below." },
+    { "session_id", PD_API_ANSWERS, NAMED, .named = pd_whose_session, .doc = "The conversation that it is part of, a text of up to 256 bytes: sessions of a key take turns. The header X-Session-Id goes before it." },
+    { "prompt_cache_key", PD_API_ANSWERS, NAMED, .named = pd_whose_session, .doc = "The same where session_id is not given. KV is found by the prompt itself, whatever this says." },
+    { "cache_prompt", PD_API_ANSWERS, BOOL, AT(cache_prompt), .doc = "false: the prompt is computed in full, and nothing of it and the answer is kept. Default true." },
     /* refused by name: each would change the output */
     { "functions", PD_API_CHAT, REFUSED, .doc = "The old name of tools; send tools." },
     { "function_call", PD_API_CHAT, REFUSED, .off = "none", .doc = "The old name of tool_choice; send tool_choice." },
@@ -163,12 +168,8 @@ static const struct row rows[] = {
     { "user", PD_API_ANSWERS | PD_API_EMBED, IGNORED, .doc = "The caller's own label." },
     { "metadata", PD_API_CHAT | PD_API_TEXT, IGNORED, .doc = "The caller's own labels." },
     { "store", PD_API_ANSWERS, IGNORED, .doc = "Nothing is stored; a Response says so." },
-    { "service_tier", PD_API_ANSWERS, IGNORED, .doc = "There is one." },
     { "safety_identifier", PD_API_ANSWERS, IGNORED, .doc = "The caller's own label." },
-    { "prompt_cache_key", PD_API_ANSWERS, IGNORED, .doc = "A hint for caches." },
     { "prompt_cache_retention", PD_API_ANSWERS, IGNORED, .doc = "A hint for caches." },
-    { "cache_prompt", PD_API_ANSWERS, IGNORED, .doc = "A hint for caches." },
-    { "session_id", PD_API_ANSWERS, IGNORED, .doc = "A hint for caches." },
     { "prediction", PD_API_CHAT, IGNORED, .doc = "A hint that changes speed only." },
     { "verbosity", PD_API_CHAT, IGNORED, .doc = "No model of this version has the setting." },
     { "max_tool_calls", PD_API_RESPONSES, IGNORED, .doc = "Of built-in tools; there are none." },
@@ -612,7 +613,7 @@ static bool cross_check(struct pd_params *p, struct pd_error *x) {
 }
 
 bool pd_params_parse(unsigned api, const char *body, size_t len, struct pd_params *ret, struct pd_error *x) {
-    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .n_top = -1, .dimensions = -1, .parallel_calls = true, .reasoning_budget = PD_BUDGET_UNSET, .sampling = pn_sampling_default,
+    struct pd_params p = { .api = api, .max_tokens = -1, .max_completion_tokens = -1, .n = 1, .best_of = 1, .n_top = -1, .dimensions = -1, .parallel_calls = true, .cache_prompt = true, .reasoning_budget = PD_BUDGET_UNSET, .sampling = pn_sampling_default,
                            .add_generation_prompt = true };
     p.sampling.repeat_last_n = 64; /* without it a repeat_penalty would do nothing */
     struct pd_body parsed = { 0 };

@@ -42,6 +42,10 @@ struct pd_params {
     struct pn_sampling sampling; /* bias points to `bias` */
     uint32_t has;                /* bit i: row i of the table was given (PD_HAS) */
     bool has_seed;
+    /* whose turn it is (whose.h) */
+    const char *session, *cache_key; /* NULL = not given */
+    enum pn_priority priority;       /* of service_tier */
+    bool has_tier, cache_prompt;
     struct pn_logit_bias *bias; /* heap */
     const char *stops[PN_MAX_STOPS];
     int n_stops;

@@ -25,6 +25,7 @@
 #include "daemon/params.h"
 #include "daemon/text.h"
 #include "daemon/tools.h"
+#include "daemon/whose.h"
 
 enum { MAX_ERROR_BYTES = 64 << 10 };
 
@@ -139,7 +140,7 @@ static void end(const struct pd_answer *a, const struct pn_usage *usage, const s
     fo_buf_puts(out, ",\"previous_response_id\":null,\"reasoning\":{\"effort\":");
     if (p->effort) pd_json_text(out, p->effort, strlen(p->effort));
     else fo_buf_puts(out, "null");
-    fo_buf_puts(out, ",\"summary\":null},\"service_tier\":\"default\",\"store\":false,\"text\":{\"format\":");
+    fo_buf_printf(out, ",\"summary\":null},\"service_tier\":\"%s\",\"store\":false,\"text\":{\"format\":", pd_whose_tier_name(a->priority));
     const json_t *format = json_object_get(json_object_get(p->root, "text"), "format");
     if (json_is_object(format)) put_json(format, out);
     else fo_buf_puts(out, "{\"type\":\"text\"}");

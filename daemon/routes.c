@@ -14,6 +14,7 @@
 #include "daemon/responses.h"
 #include "daemon/sse.h"
 #include "daemon/tools.h"
+#include "daemon/whose.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/log.h"
 
@@ -200,6 +201,7 @@ void pd_routes_doc(struct fo_buf *out) {
     pd_reasoning_doc(out);
     pd_responses_doc(out);
     pd_sse_doc(out);
+    pd_whose_doc(out);
     fo_buf_puts(out, "\n## Streams\n\n`Content-Type: " "text/event-stream; charset=utf-8" "`, one JSON object a `data:` line, the end is `data: [DONE]`. The head is sent right after "
                      "admission; a silent stream carries the comment `: ping` every `server.sse_ping` (10 seconds). With `stream_options.include_usage` one more chunk with empty `choices` "
                      "has the usage. An error in a stream is an event with an `error` object (with `request_id`), and no [DONE] follows. "

@@ -9,6 +9,7 @@
 #include "daemon/oai.h"
 #include "daemon/params.h"
 #include "daemon/responses.h"
+#include "daemon/whose.h"
 #include "engine/version.h"
 #include "foundry/base/buf.h"
 
@@ -41,20 +42,29 @@ static double rate(double a, double b) {
     return b > 0 ? a / b : 0;
 }
 
+static const char *reason_name(enum pn_cache_miss m) {
+    static const char *const names[] = { [PN_CACHE_FULL] = "full", [PN_CACHE_OFF] = "off", [PN_CACHE_EMPTY] = "empty", [PN_CACHE_DIVERGED] = "diverged",
+                                         [PN_CACHE_EVICTED] = "evicted", [PN_CACHE_WINDOW] = "window", [PN_CACHE_STATE] = "state" };
+    return names[m];
+}
+
 void pd_put_timings(const struct pd_timings *t, struct fo_buf *out) {
     fo_buf_printf(out, "{\"cache_n\":%llu,\"prompt_n\":%llu,\"prompt_ms\":%.3f,\"prompt_per_token_ms\":%.3f,\"prompt_per_second\":%.3f,",
                   (unsigned long long)t->cache_n, (unsigned long long)t->prompt_n, t->prompt_ms, rate(t->prompt_ms, (double)t->prompt_n),
                   rate((double)t->prompt_n * 1e3, t->prompt_ms));
-    fo_buf_printf(out, "\"predicted_n\":%llu,\"predicted_ms\":%.3f,\"predicted_per_token_ms\":%.3f,\"predicted_per_second\":%.3f,\"draft_n\":%llu,\"draft_n_accepted\":%llu,\"queue_ms\":%.3f}",
+    fo_buf_printf(out, "\"predicted_n\":%llu,\"predicted_ms\":%.3f,\"predicted_per_token_ms\":%.3f,\"predicted_per_second\":%.3f,\"draft_n\":%llu,\"draft_n_accepted\":%llu,\"queue_ms\":%.3f,",
                   (unsigned long long)t->predicted_n, t->predicted_ms, rate(t->predicted_ms, (double)t->predicted_n),
                   rate((double)t->predicted_n * 1e3, t->predicted_ms), (unsigned long long)t->draft_n, (unsigned long long)t->draft_n_accepted, t->queue_ms);
+    fo_buf_printf(out, "\"cache\":{\"hit\":%llu,\"shared\":%llu,\"reason\":\"%s\"}}", (unsigned long long)t->cache_hit, (unsigned long long)t->cache_shared, reason_name(t->cache_reason));
 }
 
 /* Everything up to the choices. */
 static void begin(const struct pd_answer *a, const char *object, struct fo_buf *out) {
     fo_buf_printf(out, "{\"id\":\"%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", a->id, object, (long long)a->created);
     pd_json_text(out, a->model, strlen(a->model));
-    fo_buf_printf(out, ",\"system_fingerprint\":\"pantheon-%s\",\"choices\":[", pn_build());
+    fo_buf_printf(out, ",\"system_fingerprint\":\"pantheon-%s\"", pn_build());
+    if (a->params->has_tier) fo_buf_printf(out, ",\"service_tier\":\"%s\"", pd_whose_tier_name(a->priority));
+    fo_buf_puts(out, ",\"choices\":[");
 }
 
 static void chunk_begin(const struct pd_answer *a, struct fo_buf *out) {
@@ -250,5 +260,8 @@ void pd_sse_doc(struct fo_buf *out) {
                      "token that ends an answer nor one that a stop text cut away is told; one of which a part is shown is.\n"
                      "\n## Timings\n\nEvery whole answer, and the last chunk of a stream (that of the usage where it is asked for), has `timings`, under llama-server's names and over all choices: `prompt_n` "
                      "tokens of prompts computed in `prompt_ms`, `cache_n` more that were there already, `predicted_n` tokens of answers in `predicted_ms` (the first is part of `prompt_ms`), of both "
-                     "`_per_token_ms` and `_per_second`; `draft_n` tokens that were guessed and checked (speculation), `draft_n_accepted` of them right; and `queue_ms`, the wait for a turn.\n");
+                     "`_per_token_ms` and `_per_second`; `draft_n` tokens that were guessed and checked (speculation), `draft_n_accepted` of them right; and `queue_ms`, the wait for a turn.\n\n"
+                     "`cache` says what kept KV was worth, of the first choice of each prompt: `hit` tokens were found, `shared` are those that the prompt has in common with what is kept (found are whole "
+                     "pages of them), and `reason` is why not more: `full` (all but the last token, or what a page cannot share, was), `off` (cache_prompt is false), `empty` (nothing is kept for this key), `diverged` (what is kept goes on "
+                     "differently), `evicted` (more was kept once, and gave way), `window` (the sliding window has let go of it), `state` (there is no checkpoint of the recurrent state further on). /metrics counts the reasons.\n");
 }

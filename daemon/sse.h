@@ -25,6 +25,7 @@ struct pd_answer {
     char id[48];       /* "chatcmpl-..." */
     int64_t created;
     const char *model;
+    enum pn_priority priority; /* that it has */
     bool usage_asked;  /* stream_options.include_usage: earlier chunks carry usage: null */
     const struct pd_params *params;
     /* of a stream of choices, of the choice under way: */
@@ -40,6 +41,10 @@ struct pd_timings {
     uint64_t cache_n, prompt_n, predicted_n; /* prompt tokens that were not computed again, that were, and tokens of answers */
     uint64_t draft_n, draft_n_accepted; /* tokens that were drafted, and those of them that are in answers */
     double queue_ms, prompt_ms, predicted_ms;
+    /* of each prompt's first choice: tokens that were found in kept KV, those that it has in common with what is kept, and why not more of the
+     * prompt of which most had to be computed */
+    uint64_t cache_hit, cache_shared, cache_missed;
+    enum pn_cache_miss cache_reason;
 };
 
 /* A whole answer. */

@@ -52,6 +52,11 @@ static void served_free(struct pn_served *s) {
     free(s);
 }
 
+struct pn_served *pn_served_ref(struct pn_served *s) {
+    atomic_fetch_add(&s->refs, 1);
+    return s;
+}
+
 void pn_served_put(struct pn_served *s) {
     if (s && atomic_fetch_sub(&s->refs, 1) == 1) served_free(s);
 }

@@ -67,6 +67,7 @@ struct pn_served *pn_engine_get_replica(struct pn_engine *en, const char *name, 
  * one; where none keeps more, as pn_engine_get. One that goes_on stays at s, where the first of it ran, unless that has failed. What was compiled for s (grammars, tools)
  * serves there too. Give it back with pn_served_put. Any thread; never waits for a worker. */
 struct pn_served *pn_engine_route(struct pn_engine *en, struct pn_served *s, const struct pn_request_opts *opts);
+struct pn_served *pn_served_ref(struct pn_served *s); /* one reference more */
 void pn_served_put(struct pn_served *s); /* NULL is allowed */
 
 const char *pn_served_name(const struct pn_served *s);
@@ -91,6 +92,7 @@ struct pn_served_status {
     uint32_t max_concurrent;  /* as set */
     uint64_t requests, refused, completed, failed, cancelled, tokens_prefilled, tokens_decoded;
     uint64_t handed_over;      /* requests that another instance took when this one failed: they count here as sent, there as how they ended */
+    uint64_t cache_misses[PN_N_CACHE_MISSES]; /* prompts that started, by why not more of them was found; embeddings look nothing up */
     uint64_t tokens_cached;    /* of prompts, found in KV that was kept */
     uint64_t tokens_drafted, tokens_accepted; /* of drafts: computed, and of these taken into answers */
     uint64_t tokens_generated; /* of answers: decoded ones, and the first of each, which its prompt's last step gives */

@@ -10,3 +10,4 @@ enum pn_cache_miss {
     PN_CACHE_WINDOW,   /* the sliding window has let go of what would be seen */
     PN_CACHE_STATE     /* no checkpoint of the recurrent state lies further on */
 };
+enum { PN_N_CACHE_MISSES = PN_CACHE_STATE + 1 };

@@ -54,17 +54,11 @@ static size_t others(struct pn_engine *en, const struct pn_served *s, struct can
     for (size_t i = 0; i < en->n && n < MAX_CANDIDATES && s->identity; i++) {
         struct pn_served *o = en->list[i];
         if (o == s || o->identity != s->identity || strcmp(o->name, s->name) != 0) continue;
-        atomic_fetch_add(&o->refs, 1);
-        ret[n++].s = o;
+        ret[n++].s = pn_served_ref(o);
     }
     pthread_rwlock_unlock(&en->lock);
     for (size_t i = 0; i < n; i++) ret[i] = look(ret[i].s);
     return n;
-}
-
-static struct pn_served *ref(struct pn_served *s) {
-    atomic_fetch_add(&s->refs, 1);
-    return s;
 }
 
 /* The one that keeps most of the prompt, when that is more than `least` does, the least busy one, and it is not twice as loaded. The request
@@ -86,14 +80,14 @@ static const struct candidate *at_home(const struct candidate *least, const stru
 
 struct pn_served *pn_engine_route(struct pn_engine *en, struct pn_served *s, const struct pn_request_opts *o) {
     struct candidate all[MAX_CANDIDATES + 1];
-    if (o->goes_on && !pn_sched_failed(s->sched)) return ref(s); /* where what it goes on with ran */
+    if (o->goes_on && !pn_sched_failed(s->sched)) return pn_served_ref(s); /* where what it goes on with ran */
     size_t n = others(en, s, all);
     all[n] = look(s);
     const struct candidate *best = &all[n];
     for (size_t i = 0; i < n; i++)
         if (better(&all[i], best)) best = &all[i];
     if (n > 0 && best->serves && !o->keep_nothing && !o->embed) best = at_home(best, all, n + 1, o);
-    struct pn_served *to = ref(best->s);
+    struct pn_served *to = pn_served_ref(best->s);
     for (size_t i = 0; i < n; i++) pn_served_put(all[i].s);
     return to;
 }
@@ -116,7 +110,7 @@ bool pn_route_hand_over(void *ctx, struct pn_request *r) {
         all[best] = all[tried];
         all[tried++] = c;
         if ((uint64_t)r->n_tokens + r->max_tokens > pn_model_info(c.s->model)->ctx_cap) continue;
-        pn_request_settle(r, put_home, ref(s)); /* it may hold what is s's: how answers are taken apart */
+        pn_request_settle(r, put_home, pn_served_ref(s)); /* it may hold what is s's: how answers are taken apart */
         taken = pn_sched_take_over(c.s->sched, r, &ignored) == 0;
     }
     for (size_t i = 0; i < n; i++) pn_served_put(all[i].s);

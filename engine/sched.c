@@ -226,6 +226,7 @@ void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret) {
         .kv_bytes_used = s->kv_used,
         .retry_after_s = retry_after(s),
     };
+    memcpy(ret->cache_misses, s->misses, sizeof ret->cache_misses);
     pthread_mutex_unlock(&s->lock);
     memcpy(ret->reason, why.msg, sizeof ret->reason - 1);
 }

@@ -79,6 +79,7 @@ struct pn_sched {
     char reason[256];
     uint32_t chunk;
     uint64_t requests, refused, handed_over, completed, n_failed, cancelled, prefilled, decoded, cached, generated, drafted, accepted, reasoning, calls, heartbeat;
+    uint64_t misses[PN_N_CACHE_MISSES];
     double queue_s, prefill_s, decode_s;
     struct pn_slot_status *shown; /* [n_slots] the slots as pages see them */
     uint64_t kv_used, kv_available;

@@ -246,6 +246,7 @@ static bool start_one(struct pn_sched *s) {
     pthread_mutex_lock(&s->lock);
     pn_fair_start(&s->queue.fair, r->account, r->n_tokens - sl->cached);
     s->cached += sl->cached;
+    if (!r->pooled) s->misses[sl->miss]++;
     publish_slot(s, sl);
     pn_sched_publish_kv(s);
     pthread_mutex_unlock(&s->lock);

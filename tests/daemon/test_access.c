@@ -28,11 +28,13 @@ static struct pd_keys *keys_of(const char *text) {
 
 static void reads_names_digests_and_words(void **state) {
     (void)state;
-    struct pd_keys *k = keys_of("# who may\r\n\n  alice:" SECRET "\t max_concurrent=3  admin \r\n\t\nbob.x_y-2:D9298A10D1B0735837DC4BD85DAC641B0F3CEF27A47E5D53A54F2F3F5B2FCFFA");
+    struct pd_keys *k = keys_of("# who may\r\n\n  alice:" SECRET "\t max_concurrent=3  admin priority=high\r\n\t\nbob.x_y-2:D9298A10D1B0735837DC4BD85DAC641B0F3CEF27A47E5D53A54F2F3F5B2FCFFA");
     assert_int_equal(k->n, 2);
     assert_string_equal(k->list[0].name, "alice");
     assert_true(k->list[0].admin);
     assert_int_equal(k->list[0].max_concurrent, 3);
+    assert_int_equal(k->list[0].priority, PN_PRIORITY_HIGH);
+    assert_int_equal(k->list[1].priority, PN_PRIORITY_NORMAL);
     assert_string_equal(k->list[1].name, "bob.x_y-2");
     assert_false(k->list[1].admin);
     assert_int_equal(k->list[1].max_concurrent, 0);
@@ -81,6 +83,11 @@ static void refuses_what_is_no_file_of_keys_and_says_where(void **state) {
         { "alice:" SECRET " max_concurrent=-1", "keys:1: 'max_concurrent' is not a whole number" },
         { "alice:" SECRET " max_concurrent=65537", "keys:1: 'max_concurrent' must be 1 to 65536" },
         { "alice:" SECRET " max_concurrent=4294967297", "keys:1: 'max_concurrent' must be 1 to 65536" },
+        { "alice:" SECRET " priority", "keys:1: after the digest only" },
+        { "alice:" SECRET " priority=", "keys:1: 'priority' must be low, normal or high" },
+        { "alice:" SECRET " priority=High", "keys:1: 'priority' must be low, normal or high" },
+        { "alice:" SECRET " priority=lowest", "keys:1: 'priority' must be low, normal or high" },
+        { "alice:" SECRET " priority=low priority=low", "keys:1: 'priority' stands here twice" },
         { "alice:" SECRET " max_concurrent=1 max_concurrent=2", "keys:1: 'max_concurrent' stands here twice" },
         { "alice:" SECRET "\nalice:" OTHER, "keys:2: 'alice' has a key already" },
         { "alice:" SECRET "\nbob:" SECRET, "keys:2: 'alice' and 'bob' have the same key" },

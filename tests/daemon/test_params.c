@@ -9,8 +9,11 @@
 #include <cmocka.h>
 
 #include "config/manifest.h"
+#include "daemon/head.h"
+#include "daemon/http.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
+#include "daemon/whose.h"
 #include "foundry/base/rng.h"
 #include "tests/support/alloc.h"
 
@@ -134,6 +137,89 @@ static void takes_the_harmless_fields(void **state) {
     p = take(PD_API_TEXT, "{\"model\":\"m\",\"prompt\":\"a\",\"best_of\":1,\"suffix\":\"\",\"echo\":true,\"max_tokens\":0}");
     assert_true(p.echo && p.has_max_tokens && p.max_tokens == 0);
     pd_params_done(&p);
+}
+
+static void takes_whose_turn_it_is(void **state) {
+    (void)state;
+    static const struct { const char *tier; enum pn_priority priority; } tiers[] = { { "auto", PN_PRIORITY_NORMAL }, { "default", PN_PRIORITY_NORMAL }, { "scale", PN_PRIORITY_NORMAL },
+                                                                                     { "flex", PN_PRIORITY_LOW },     { "priority", PN_PRIORITY_HIGH } };
+    char body[1024], longest[PD_MAX_SESSION_BYTES + 2];
+    struct pd_error x;
+    struct pd_params p = take(PD_API_CHAT, "{" MESSAGES ",\"service_tier\":null,\"session_id\":null,\"prompt_cache_key\":\"\",\"cache_prompt\":null}");
+    assert_true(!p.has_tier && p.priority == PN_PRIORITY_NORMAL && !p.session && !p.cache_key && p.cache_prompt);
+    pd_params_done(&p);
+    for (size_t i = 0; i < sizeof tiers / sizeof *tiers; i++) {
+        snprintf(body, sizeof body, "{" MESSAGES ",\"service_tier\":\"%s\",\"session_id\":\"\u00e4\",\"prompt_cache_key\":\"k\",\"cache_prompt\":false}", tiers[i].tier);
+        p = take(PD_API_CHAT, body);
+        assert_true(p.has_tier && p.priority == tiers[i].priority && !p.cache_prompt);
+        assert_string_equal(p.session, "\xC3\xA4");
+        assert_string_equal(p.cache_key, "k");
+        pd_params_done(&p);
+    }
+    static const struct { const char *fields, *param; } bad[] = {
+        { "\"service_tier\":\"fast\"", "service_tier" }, { "\"service_tier\":1", "service_tier" },      { "\"service_tier\":\"flex\\u0000\"", "service_tier" },
+        { "\"session_id\":7", "session_id" },            { "\"session_id\":\"a\\u0000b\"", "session_id" }, { "\"prompt_cache_key\":[]", "prompt_cache_key" },
+        { "\"cache_prompt\":\"no\"", "cache_prompt" },
+    };
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        snprintf(body, sizeof body, "{" MESSAGES ",%s}", bad[i].fields);
+        assert_false(pd_params_parse(PD_API_CHAT, body, strlen(body), &p, &x));
+        assert_string_equal(x.param, bad[i].param);
+        assert_int_equal(pd_error_row(x.id)->status, 400);
+    }
+    /* As long as it may be, and one byte more. */
+    for (size_t n = PD_MAX_SESSION_BYTES; n <= PD_MAX_SESSION_BYTES + 1; n++) {
+        memset(longest, 'x', n);
+        longest[n] = '\0';
+        snprintf(body, sizeof body, "{" MESSAGES ",\"session_id\":\"%s\"}", longest);
+        assert_int_equal(pd_params_parse(PD_API_CHAT, body, strlen(body), &p, &x), n == PD_MAX_SESSION_BYTES);
+        pd_params_done(&p);
+    }
+    assert_string_equal(x.param, "session_id");
+}
+
+/* The header goes before the fields; the key says how urgent it may be. */
+static void asks_for_no_more_than_its_key_may(void **state) {
+    (void)state;
+    static const enum pn_priority low = PN_PRIORITY_LOW, normal = PN_PRIORITY_NORMAL, high = PN_PRIORITY_HIGH;
+    const struct { enum pn_priority asks, may, gets; } rows[] = { { low, low, low },       { low, high, low },     { normal, low, low },   { normal, normal, normal },
+                                                                  { normal, high, normal }, { high, low, low },     { high, normal, normal }, { high, high, high } };
+    char value[PD_MAX_SESSION_BYTES + 2] = "turn", name[] = "X-SESSION-ID";
+    struct pd_head head = { .headers = { { name, value } }, .n_headers = 1 };
+    struct pd_call c = { .head = &head };
+    struct pn_request_opts o = { 0 };
+    struct pd_error x;
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct pd_params p = { .priority = rows[i].asks, .cache_prompt = i % 2, .session = "field", .cache_key = "key" };
+        c.most_priority = rows[i].may;
+        assert_true(pd_whose_fill(&p, &c, &o, &x));
+        assert_int_equal(o.priority, rows[i].gets);
+        assert_int_equal(o.keep_nothing, i % 2 == 0);
+        assert_string_equal(o.session, "turn");
+        assert_null(o.tenant);
+    }
+    struct pd_params p = { .session = "field", .cache_key = "key" };
+    strcpy(c.note.key, "alice");
+    value[0] = '\0';
+    assert_true(pd_whose_fill(&p, &c, &o, &x));
+    assert_string_equal(o.session, "field");
+    assert_string_equal(o.tenant, "alice");
+    p.session = NULL;
+    head.n_headers = 0;
+    assert_true(pd_whose_fill(&p, &c, &o, &x));
+    assert_string_equal(o.session, "key");
+    p.cache_key = NULL;
+    assert_true(pd_whose_fill(&p, &c, &o, &x));
+    assert_null(o.session);
+    head.n_headers = 1;
+    memset(value, 'x', PD_MAX_SESSION_BYTES);
+    assert_true(pd_whose_fill(&p, &c, &o, &x));
+    value[PD_MAX_SESSION_BYTES] = 'x';
+    assert_false(pd_whose_fill(&p, &c, &o, &x));
+    assert_string_equal(x.param, "X-Session-Id");
+    strcpy(value, "\xFF");
+    assert_false(pd_whose_fill(&p, &c, &o, &x));
+    assert_int_equal(pd_error_row(x.id)->status, 400);
 }
 
 static void takes_every_form_of_prompt(void **state) {
@@ -618,6 +704,8 @@ int main(void) {
         cmocka_unit_test(takes_log_probabilities_in_both_forms),
         cmocka_unit_test(takes_null_as_unset),
         cmocka_unit_test(takes_the_harmless_fields),
+        cmocka_unit_test(takes_whose_turn_it_is),
+        cmocka_unit_test(asks_for_no_more_than_its_key_may),
         cmocka_unit_test(takes_every_form_of_prompt),
         cmocka_unit_test(gives_templates_the_roles_and_parts_they_know),
         cmocka_unit_test(fills_in_what_the_manifest_says_and_no_more),

@@ -88,6 +88,7 @@ static void check_around(const json_t *v, const struct pd_answer *a, const char 
 
 static void chunks_are_what_clients_parse(void **state) {
     (void)state;
+    struct pd_params p = { 0 };
     struct pd_answer a;
     struct fo_buf out;
     json_t *v;
@@ -101,7 +102,7 @@ static void chunks_are_what_clients_parse(void **state) {
               "{\"index\":3,\"text\":\"\",\"logprobs\":null,\"finish_reason\":\"length\"}" },
         };
         for (size_t i = 0; i < 2; i++) {
-            struct pd_params p = { .api = rows[i].api, .stream = true, .include_usage = asked };
+            p = (struct pd_params){ .api = rows[i].api, .stream = true, .include_usage = asked };
             pd_answer_init(&a, &p, "my \"model\" \xC3\xA4", 1 << 20);
             if (rows[i].role) {
                 pd_writer_choices.begin(&a, 1, NULL, 0, &out);
@@ -126,18 +127,43 @@ static void chunks_are_what_clients_parse(void **state) {
     fo_buf_done(&out);
 }
 
+static void the_tier_is_told_to_who_asked_for_one(void **state) {
+    (void)state;
+    static const struct { enum pn_priority priority; const char *name; } rows[] = { { PN_PRIORITY_NORMAL, "default" }, { PN_PRIORITY_LOW, "flex" }, { PN_PRIORITY_HIGH, "priority" } };
+    struct fo_buf out;
+    fo_buf_init(&out, 1 << 20);
+    for (size_t i = 0; i < 3; i++)
+        for (int asked = 0; asked < 2; asked++) {
+            const struct pd_params p = { .api = PD_API_CHAT, .stream = true, .has_tier = asked };
+            struct pd_answer a;
+            pd_answer_init(&a, &p, "m", 1 << 20);
+            a.priority = rows[i].priority;
+            pd_writer_choices.begin(&a, 0, NULL, 0, &out);
+            json_t *v = event(&out);
+            const json_t *tier = json_object_get(v, "service_tier");
+            if (asked) assert_string_equal(json_string_value(tier), rows[i].name);
+            else assert_null(tier);
+            json_decref(v);
+            pd_answer_done(&a);
+        }
+    fo_buf_done(&out);
+}
+
 static void usage_and_timings_say_what_an_answer_took(void **state) {
     (void)state;
     struct pd_answer a;
     struct fo_buf out;
     struct pn_usage u = { .prompt_tokens = 10, .cached_tokens = 4, .completion_tokens = 5, .reasoning_tokens = 2 };
-    struct pd_timings t = { .cache_n = 4, .prompt_n = 6, .predicted_n = 5, .draft_n = 3, .draft_n_accepted = 2, .queue_ms = 1.5, .prompt_ms = 12, .predicted_ms = 20 };
+    struct pd_timings t = { .cache_n = 4, .prompt_n = 6, .predicted_n = 5, .draft_n = 3, .draft_n_accepted = 2, .queue_ms = 1.5, .prompt_ms = 12, .predicted_ms = 20,
+                            .cache_hit = 4, .cache_shared = 5, .cache_reason = PN_CACHE_DIVERGED };
     static const char usage[] = "{\"prompt_tokens\":10,\"completion_tokens\":5,\"total_tokens\":15,\"prompt_tokens_details\":{\"cached_tokens\":4},"
                                 "\"completion_tokens_details\":{\"reasoning_tokens\":2}}";
     static const char timings[] = "{\"cache_n\":4,\"prompt_n\":6,\"prompt_ms\":12.0,\"prompt_per_token_ms\":2.0,\"prompt_per_second\":500.0,\"predicted_n\":5,"
-                                  "\"predicted_ms\":20.0,\"predicted_per_token_ms\":4.0,\"predicted_per_second\":250.0,\"draft_n\":3,\"draft_n_accepted\":2,\"queue_ms\":1.5}";
+                                  "\"predicted_ms\":20.0,\"predicted_per_token_ms\":4.0,\"predicted_per_second\":250.0,\"draft_n\":3,\"draft_n_accepted\":2,\"queue_ms\":1.5,"
+                                  "\"cache\":{\"hit\":4,\"shared\":5,\"reason\":\"diverged\"}}";
     static const char nothing[] = "{\"cache_n\":0,\"prompt_n\":0,\"prompt_ms\":0.0,\"prompt_per_token_ms\":0.0,\"prompt_per_second\":0.0,\"predicted_n\":0,"
-                                  "\"predicted_ms\":0.0,\"predicted_per_token_ms\":0.0,\"predicted_per_second\":0.0,\"draft_n\":0,\"draft_n_accepted\":0,\"queue_ms\":0.0}";
+                                  "\"predicted_ms\":0.0,\"predicted_per_token_ms\":0.0,\"predicted_per_second\":0.0,\"draft_n\":0,\"draft_n_accepted\":0,\"queue_ms\":0.0,"
+                                  "\"cache\":{\"hit\":0,\"shared\":0,\"reason\":\"full\"}}";
     fo_buf_init(&out, 1 << 20);
     const struct pd_params chat = { .api = PD_API_CHAT, .stream = true, .include_usage = true }, text = { .api = PD_API_TEXT };
     pd_answer_init(&a, &chat, "m", 1 << 20);
@@ -421,6 +447,7 @@ static void a_list_past_its_cap_or_without_memory_fails_the_answer(void **state)
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(chunks_are_what_clients_parse),
+        cmocka_unit_test(the_tier_is_told_to_who_asked_for_one),
         cmocka_unit_test(usage_and_timings_say_what_an_answer_took),
         cmocka_unit_test(thoughts_and_calls_have_their_own_members),
         cmocka_unit_test(parts_are_kept_up_to_their_cap),

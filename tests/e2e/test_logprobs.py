@@ -151,7 +151,7 @@ def test_what_cannot_be_asked_is_refused_by_its_name(daemon):
     assert caught.value.param == "top_logprobs"
 
 
-TIMINGS = {"cache_n", "prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second", "predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second", "draft_n", "draft_n_accepted", "queue_ms"}
+TIMINGS = {"cache_n", "prompt_n", "prompt_ms", "prompt_per_token_ms", "prompt_per_second", "predicted_n", "predicted_ms", "predicted_per_token_ms", "predicted_per_second", "draft_n", "draft_n_accepted", "queue_ms", "cache"}
 
 
 def check_timings(t, prompt, predicted):
