@@ -273,6 +273,8 @@ bool pd_gate_admit(void *ctx, struct pd_call *c) {
 
 static void say(const struct pd_call *c) {
     const struct pd_note *n = &c->note;
+    bool quiet = n->polled && c->status == 200;
+    if (quiet && !fo_log_debug_on("http")) return;
     char path[300], model[160] = "", key[80] = "", code[64] = "", backend[400] = "", thought[64] = "", calls[32] = "", work[256] = "", why[sizeof n->why + 64] = "", quoted[sizeof n->why + 32];
     const char *event = n->verdict ? n->verdict : c->status == 0 ? "client_left" : c->status >= 400 ? "refused" : "answered";
     if (n->key[0]) snprintf(key, sizeof key, " key=\"%s\"", n->key);
@@ -286,7 +288,7 @@ static void say(const struct pd_call *c) {
         snprintf(work, sizeof work, " stream=%d prompt_tokens=%u completion_tokens=%u%s%s queue_ms=%.0f prefill_ms=%.0f decode_ms=%.0f", n->stream, n->prompt_tokens, n->completion_tokens, thought, calls,
                  n->queue_ms, n->prefill_ms, n->decode_ms);
     if (n->why[0]) snprintf(why, sizeof why, " reason=%s", pd_log_quote(n->why, quoted, sizeof quoted));
-    fo_log(n->why[0] ? FO_LOG_WARN : FO_LOG_INFO, "http", "event=%s request=%s client=\"%s\" method=\"%s\" path=%s status=%d%s%s%s%s%s ms=%llu%s", event, c->id, c->client, c->head ? c->head->method : "",
+    fo_log(n->why[0] ? FO_LOG_WARN : quiet ? FO_LOG_DEBUG : FO_LOG_INFO, "http", "event=%s request=%s client=\"%s\" method=\"%s\" path=%s status=%d%s%s%s%s%s ms=%llu%s", event, c->id, c->client, c->head ? c->head->method : "",
            pd_log_quote(c->head ? c->head->path : "", path, sizeof path), c->status, code, key, model, backend, work, (unsigned long long)(fo_now_ms() - c->start_ms), why);
 }
 

@@ -26,6 +26,7 @@ struct pd_note {
     char model[128];                    /* "" = none */
     const char *backend;                /* a router's: which server it was passed to last; NULL = none. It outlives the request */
     uint32_t tries;                     /* ... and to how many in all */
+    bool polled;                        /* a good answer is worth no line of the log */
     bool generates, stream;             /* generates: what follows stands in the line */
     uint32_t prompt_tokens, completion_tokens, reasoning_tokens, calls /* of functions */;
     const char *thought;                /* why a thought was ended for the model: "budget", "loop"; NULL = none was. Static storage */

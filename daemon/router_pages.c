@@ -101,10 +101,10 @@ static void refuse_admin(struct pd_app *app, struct pd_call *c, const char *para
 
 static const struct pd_route routes[] = {
     { "GET", "/", get_root, true, .doc = "The backends: whether each is up, why not, what it does now." },
-    { "GET", "/health", get_health, true, .doc = "That the process answers, and how many backends are up." },
-    { "GET", "/ready", get_ready, true, .doc = "200 while one backend at the least is up, else 503 with the reason." },
-    { "GET", "/metrics", pd_router_metrics, true, .doc = "For Prometheus: the metrics below." },
-    { "GET", "/v1/models", get_models, false, .doc = "The models of all backends, each once; `backends` says who has it, and whether it serves there." },
+    { "GET", "/health", get_health, true, .doc = "That the process answers, and how many backends are up.", .polled = true },
+    { "GET", "/ready", get_ready, true, .doc = "200 while one backend at the least is up, else 503 with the reason.", .polled = true },
+    { "GET", "/metrics", pd_router_metrics, true, .doc = "For Prometheus: the metrics below.", .polled = true },
+    { "GET", "/v1/models", get_models, false, .doc = "The models of all backends, each once; `backends` says who has it, and whether it serves there.", .polled = true },
     { "GET", "/v1/models/{id}", get_model, false, .doc = "One of them, by id or alias." },
     { "POST", "/v1/{path}", pd_router_forward, false, .doc = "Passed on by the body's `model`." },
     { "POST", "/tokenize", pd_router_forward, false, .doc = "The same." },

@@ -20,9 +20,9 @@
 
 static const struct pd_route routes[] = {
     { "GET", "/", pd_get_root, true, .doc = "Name, version, build, backend, and the models with their status." },
-    { "GET", "/health", pd_get_health, true, .doc = "That the process answers, and each model's counters: a snapshot that waits for no model." },
-    { "GET", "/ready", pd_get_ready, true, .doc = "200 when the first pass over the manifest is done and a declared model serves (or none is declared); else 503 with the reason." },
-    { "GET", "/v1/models", pd_get_models, false, .doc = "The declared models, whether they serve, and what they hold (context_window, max_output_tokens, status)." },
+    { "GET", "/health", pd_get_health, true, .doc = "That the process answers, and each model's counters: a snapshot that waits for no model.", .polled = true },
+    { "GET", "/ready", pd_get_ready, true, .doc = "200 when the first pass over the manifest is done and a declared model serves (or none is declared); else 503 with the reason.", .polled = true },
+    { "GET", "/v1/models", pd_get_models, false, .doc = "The declared models, whether they serve, and what they hold (context_window, max_output_tokens, status).", .polled = true },
     { "GET", "/v1/models/{id}", pd_get_model, false, .doc = "One of them, by name or alias; `/` and `:` in the name may be percent-encoded." },
     { "POST", "/v1/chat/completions", pd_post_chat, false, .doc = "A conversation through the model's own template; whole or as a stream.", .fields = PD_API_CHAT },
     { "POST", "/v1/completions", pd_post_completions, false, .doc = "Plain text or token ids, no template; whole or as a stream.", .fields = PD_API_TEXT },
@@ -34,8 +34,8 @@ static const struct pd_route routes[] = {
       .doc = "The text of token ids, as `content` and as `prompt`: the bytes of each, one after the other; what is not UTF-8 becomes U+FFFD.", .fields = PD_API_DETOKENIZE },
     { "POST", "/apply-template", pd_post_apply_template, false, .doc = "What /v1/chat/completions would give the model for the same body: `prompt`.", .fields = PD_API_CHAT | PD_API_TEMPLATE },
     { "GET", "/slots", pd_get_slots, true,
-      .doc = "What each loaded copy of a model is doing, slot by slot: state, counts of tokens, the request's id, and the limits. A snapshot that waits for no model; nothing of what requests say." },
-    { "GET", "/metrics", pd_get_metrics, true, .doc = "For Prometheus (text format 0.0.4): the metrics below. A snapshot that waits for no model.", .type = "text/plain" },
+      .doc = "What each loaded copy of a model is doing, slot by slot: state, counts of tokens, the request's id, and the limits. A snapshot that waits for no model; nothing of what requests say.", .polled = true },
+    { "GET", "/metrics", pd_get_metrics, true, .doc = "For Prometheus (text format 0.0.4): the metrics below. A snapshot that waits for no model.", .type = "text/plain", .polled = true },
     { "GET", "/openapi.json", pd_get_openapi, true, .doc = "This API as OpenAPI 3.1, made of the same tables as this page." },
     { "GET", "/admin/dies", pd_get_admin_dies, true, .doc = "Host memory and dies: budget, reserve, held by us, used by others, health." },
     { "GET", "/admin/models", pd_get_admin_models, true,
@@ -129,6 +129,7 @@ void pd_dispatch_by(const struct pd_route *rows, struct pd_app *app, struct pd_c
     } else if (r && has_unknown(r, c->head->query, key, sizeof key)) {
         pd_error_set(&x, PD_ERR_UNKNOWN_PARAM, key, "'%s' is not known here; the query may have %s.", key, r->query);
     } else if (r) {
+        c->note.polled = r->polled;
         r->fn(app, c, param);
         return;
     } else if (!allow[0]) {

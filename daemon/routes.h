@@ -18,6 +18,7 @@ struct pd_route {
     unsigned fields;   /* PD_API_...: whose rows of the table of fields its body has; 0 = none */
     const char *query; /* names of what the query may have, a space between them; who has any may answer 202 */
     const char *type;  /* of its answer; NULL = application/json */
+    bool polled;       /* what monitors and balancers ask every second: a good answer is a debug note, not a line of the log */
 };
 
 /* The row of a table, which ends with one that is all zero, for a method and a path as sent (still encoded; a slash at its end does not count). HEAD finds GET's row. NULL with

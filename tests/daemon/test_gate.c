@@ -71,7 +71,8 @@ static void handler(void *ctx, struct pd_call *c) {
         atomic_fetch_sub(&held, 1);
     }
     snprintf(c->note.model, sizeof c->note.model, "m\"x");
-    pd_reply(c, 200, "text/plain", NULL, c->body, c->n_body);
+    c->note.polled = strncmp(c->head->path, "/v1/polled", 10) == 0;
+    pd_reply(c, strcmp(c->head->path, "/v1/polled/bad") == 0 ? 503 : 200, "text/plain", NULL, c->body, c->n_body);
 }
 
 static const char *in_folder(const char *name) {
@@ -210,6 +211,17 @@ static void a_key_is_asked_for_and_its_name_is_logged_but_never_the_key(void **s
     assert_true(has_logged("event=answered ", "path=\"/v1/mine\" status=200 key=\"alice\" model=\"m\\\"x\" ms="));
     assert_true(has_logged("event=refused ", "path=\"/v1/none\" status=401 code=invalid_api_key ms="));
     assert_false(has("secret", ""));
+}
+
+static void what_is_asked_every_second_is_logged_when_it_is_not_well(void **state) {
+    (void)state;
+    use("");
+    assert_int_equal(status_of(ask("GET", "/v1/polled", "", "")), 200);
+    assert_int_equal(status_of(ask("GET", "/v1/polled/bad", "", "")), 503);
+    assert_true(has_logged("event=refused ", "path=\"/v1/polled/bad\" status=503"));
+    assert_int_equal(status_of(ask("GET", "/v1/after", "", "")), 200);
+    assert_true(has_logged("event=answered ", "path=\"/v1/after\" status=200"));
+    assert_false(has("event=answered ", "path=\"/v1/polled\""));
 }
 
 /* Whoever has no key cannot make the server read a body either. */
@@ -428,6 +440,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(everybody_is_let_in_without_keys),
         cmocka_unit_test(a_key_is_asked_for_and_its_name_is_logged_but_never_the_key),
+        cmocka_unit_test(what_is_asked_every_second_is_logged_when_it_is_not_well),
         cmocka_unit_test(a_body_is_not_read_before_its_key_is),
         cmocka_unit_test(keys_are_changed_while_requests_run),
         cmocka_unit_test(a_change_is_found_by_looking),
