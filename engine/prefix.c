@@ -296,7 +296,8 @@ static int drop_marks(struct pn_prefix *p) {
 int pn_prefix_reserve(struct pn_prefix *p, struct pn_seq *seq, uint32_t n, struct fo_err *e) {
     const struct pn_kv *kv = p->kv;
     const struct pn_states *st = &kv->states;
-    while (st->n_blocks > 0 && st->n_free < st->n_promised + st->n_float + 3 && pn_prefix_evict(p)) {} /* the next, and two checkpoints */
+    uint32_t marks = seq->state.prompt == 0 || seq->state.n_marks >= 2 ? 0 : 2 - seq->state.n_marks; /* those it has can give way to new ones */
+    while (st->n_blocks > 0 && st->n_free < st->n_promised + st->n_float + 1 + marks && pn_prefix_evict(p)) {}
     while (pn_seq_reserve(seq, n, e) != FO_OK) {
         if (e->code != FO_ENOMEM) return e->code;
         uint32_t pages = pn_kv_pages(kv, n);

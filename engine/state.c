@@ -69,15 +69,13 @@ static uint32_t prompt_end(const struct pn_seq *s) {
     return s->state.prompt == 0 ? 0 : (s->state.prompt - 1) / s->kv->page_tokens * s->kv->page_tokens;
 }
 
-static bool due(const struct pn_seq *s) {
-    uint32_t page = s->kv->page_tokens, end = prompt_end(s);
-    if (s->len == 0 || s->len % page != 0 || s->state.prompt == 0) return false;
-    return s->len == end || s->len + page == end || s->len % (PN_MARK_PAGES * page) == 0;
+static bool ends_prompt(const struct pn_seq *s) {
+    return s->len == prompt_end(s) || s->len + s->kv->page_tokens == prompt_end(s);
 }
 
-int pn_state_drop_mark(struct pn_seq *s, bool all) {
+int pn_state_drop_mark(struct pn_seq *s, bool any) {
     struct pn_seq_state *st = &s->state;
-    uint32_t n = st->n_marks > 2 ? st->n_marks - 2 : all ? st->n_marks : 0, victim = 0, least = UINT32_MAX;
+    uint32_t n = st->n_marks > 2 ? st->n_marks - 2 : any && st->n_marks > 0, victim = 0, least = UINT32_MAX;
     for (uint32_t i = 0; i < n; i++) { /* the one whose neighbours are closest: those that stay are spread over the text */
         uint32_t after = i + 1 < st->n_marks ? st->marks[i + 1].len : s->len, before = i > 0 ? st->marks[i - 1].len : 0;
         if (after - before < least) least = after - before, victim = i;
@@ -96,9 +94,11 @@ void pn_state_commit(struct pn_seq *s, uint32_t block) {
 }
 
 void pn_state_keep(struct pn_seq *s) {
-    struct pn_seq_state *st = &s->state;
-    if (!due(s) || (st->n_marks > 0 && st->marks[st->n_marks - 1].len == s->len)) return;
-    while (st->n_marks == PN_MAX_MARKS || (spare(&s->kv->states) == 0 && st->n_marks > 2)) pn_state_drop_mark(s, false);
+    uint32_t page = s->kv->page_tokens, n = s->state.n_marks;
+    if (s->state.prompt == 0 || s->len % page != 0 || (n > 0 && s->state.marks[n - 1].len == s->len)) return;
+    bool end = ends_prompt(s);
+    if (!end && s->len % (PN_MARK_PAGES * page) != 0) return;
+    if (spare(&s->kv->states) == 0) pn_state_drop_mark(s, end); /* one of its own gives way, at the end of a prompt whichever */
     if (spare(&s->kv->states) == 0) return;
     pn_state_mark_end(s);
     promise(s, true);

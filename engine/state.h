@@ -74,8 +74,8 @@ void pn_state_cut(struct pn_seq *s, uint32_t n);
 void pn_state_share(const struct pn_seq *from, uint32_t n, struct pn_seq *to);
 void pn_state_move(struct pn_seq *from, struct pn_seq *to);
 void pn_state_free(struct pn_seq *s);
-/* Gives up a checkpoint of s, but none of the last two unless there are no others and it is to be `all`; 0 = there is none such. */
-int pn_state_drop_mark(struct pn_seq *s, bool all);
+/* Gives up a checkpoint of s: not one of the last two, or when there are no others, and any may be, the first. 0 = there is none such. */
+int pn_state_drop_mark(struct pn_seq *s, bool any);
 
 /* Of n more tokens, how many a step should append to end where a checkpoint is due: n without recurrent state. At least 1. */
 uint32_t pn_state_chunk(const struct pn_seq *s, uint32_t n);
