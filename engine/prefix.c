@@ -238,8 +238,8 @@ static struct found look(const struct pn_prefix *p, const char *tenant, const in
 }
 
 static enum pn_cache_miss why(const struct pn_prefix *p, const struct found *f, const char *tenant, const int32_t *tokens, uint32_t n) {
-    uint32_t page = p->kv->page_tokens, most = f->common < n ? f->common : n - 1;
-    if (f->start >= (n - 1) / page * page) return n - 1 < page && !f->any ? PN_CACHE_EMPTY : PN_CACHE_FULL;
+    uint32_t page = p->kv->page_tokens, most = f->common < n ? f->common : n - 1, best = (n - 1) / page * page;
+    if (f->start >= best && (best > 0 || most == n - 1) && f->any) return PN_CACHE_FULL;
     if (f->start < most / page * page) return p->kv->states.n_blocks > 0 ? PN_CACHE_STATE : PN_CACHE_WINDOW;
     if (was_evicted(p, tenant, tokens, f->start, n)) return PN_CACHE_EVICTED;
     return !f->any ? PN_CACHE_EMPTY : f->whole && f->common > 0 ? PN_CACHE_FULL : PN_CACHE_DIVERGED;
