@@ -31,12 +31,13 @@ int pn_kv_layout(struct pn_kv *kv, struct fo_arena *host, struct fo_err *e) {
     return pn_states_layout(&kv->states, host, e);
 }
 
-int pn_kv_pool_layout(struct fo_kv_geom *g, struct fo_arena *device, unsigned char *block, struct fo_err *e) {
-    uint64_t bytes, off;
-    if (__builtin_mul_overflow(fo_kv_page_bytes(g), g->n_pages, &bytes))
+int pn_kv_pool_layout(struct fo_kv_geom *g, uint64_t state_bytes, struct fo_arena *device, unsigned char *block, unsigned char **ret_states, struct fo_err *e) {
+    uint64_t pages, bytes, off;
+    if (__builtin_mul_overflow(fo_kv_page_bytes(g), g->n_pages, &pages) || __builtin_add_overflow(pages, state_bytes, &bytes))
         return fo_fail(e, FO_ELIMIT, "%llu pages of KV pass 2^64 bytes", (unsigned long long)g->n_pages);
     if (fo_arena_take(device, bytes, 64, &off, e)) return e->code;
     g->pool = block ? block + off : NULL;
+    *ret_states = block ? block + off + pages : NULL;
     return FO_OK;
 }
 

@@ -56,9 +56,9 @@ void pn_kv_set_window(struct pn_kv *kv, uint32_t window, uint32_t max_batch);
 
 /* Lays out the free list and the counts; the arena may be measuring. FO_ELIMIT past 2^32 pages. */
 int pn_kv_layout(struct pn_kv *kv, struct fo_arena *host, struct fo_err *e);
-/* Lays out a die's pages; the arena may be measuring. *g is set but for the pool, which becomes `block` plus the offset taken (NULL when
- * measuring). FO_ELIMIT past 2^64 bytes. */
-int pn_kv_pool_layout(struct fo_kv_geom *g, struct fo_arena *device, unsigned char *block, struct fo_err *e);
+/* Lays out a die's pages, and behind them state_bytes of recurrent state; the arena may be measuring. *g is set but for the pool, which
+ * becomes `block` plus the offset taken, as *ret_states does (NULL when measuring). FO_ELIMIT past 2^64 bytes. */
+int pn_kv_pool_layout(struct fo_kv_geom *g, uint64_t state_bytes, struct fo_arena *device, unsigned char *block, unsigned char **ret_states, struct fo_err *e);
 
 /* Puts every page, and every block of state, on its free list. */
 void pn_kv_clear(struct pn_kv *kv);

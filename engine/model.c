@@ -166,25 +166,17 @@ static int take_host(struct pn_model *m, uint64_t n, uint64_t size, void **ret, 
     return FO_OK;
 }
 
+/* A million blocks of less than 2^42 bytes stay within 64 bits. */
 uint64_t pn_model_state_bytes(const struct pn_model *m, uint32_t n_layers) {
     return (uint64_t)m->h.state_bytes * n_layers;
-}
-
-/* Blocks of recurrent state, behind the pages. A few million blocks of at most 2^32 bytes a layer stay within 64 bits. */
-static int lay_out_states(struct pn_model *m, struct pn_part *p, struct fo_err *e) {
-    struct pn_block *b = &p->block[PN_KV];
-    uint64_t off;
-    if (m->kv.states.n_blocks == 0) return FO_OK;
-    if (fo_arena_take(&b->arena, m->kv.states.n_blocks * pn_model_state_bytes(m, p->end_layer - p->first_layer), 64, &off, e)) return e->code;
-    p->states = b->data ? b->data + off : NULL;
-    return FO_OK;
 }
 
 static int lay_out_part(struct pn_model *m, int i, struct fo_err *e) {
     struct pn_part *p = &m->part[i];
     int logit_rows = i + 1 == m->n_parts ? (int)m->logit_rows : 0;
     if (pn_bind_layout(&m->bind, i, p->in_place, &p->block[PN_WEIGHTS].arena, e) ||
-        pn_kv_pool_layout(&p->kv, &p->block[PN_KV].arena, p->block[PN_KV].data, e) || lay_out_states(m, p, e) ||
+        pn_kv_pool_layout(&p->kv, m->kv.states.n_blocks * pn_model_state_bytes(m, p->end_layer - p->first_layer), &p->block[PN_KV].arena,
+                          p->block[PN_KV].data, &p->states, e) ||
         m->family->layout(&m->h, (int)m->info.max_batch, logit_rows, &p->block[PN_COMPUTE].arena, p->block[PN_COMPUTE].data, &p->buf, e))
         return e->code;
     return FO_OK;

@@ -24,6 +24,7 @@ struct pool {
 static void pool_init(struct pool *p) {
     struct fo_err e;
     struct fo_arena host, device;
+    unsigned char *states;
     p->kv = (struct pn_kv){
         .ctx_cap = CAP,
         .max_seq_pages = 6,
@@ -35,8 +36,9 @@ static void pool_init(struct pool *p) {
     fo_arena_init_measure(&host);
     fo_arena_init_measure(&device);
     assert_int_equal(pn_kv_layout(&p->kv, &host, &e), FO_OK);
-    assert_int_equal(pn_kv_pool_layout(&geom, &device, NULL, &e), FO_OK);
+    assert_int_equal(pn_kv_pool_layout(&geom, 128, &device, NULL, &states, &e), FO_OK);
     assert_null(geom.pool);
+    assert_null(states);
     uint64_t host_bytes = host.used, device_bytes = device.used;
     assert_true(device_bytes >= PAGES * fo_kv_page_bytes(&geom));
     p->host = aligned_alloc(64, (host_bytes + 63) & ~(uint64_t)63);
@@ -45,10 +47,11 @@ static void pool_init(struct pool *p) {
     fo_arena_init_host(&host, p->host, host_bytes);
     fo_arena_init_device(&device, device_bytes);
     assert_int_equal(pn_kv_layout(&p->kv, &host, &e), FO_OK);
-    assert_int_equal(pn_kv_pool_layout(&geom, &device, block, &e), FO_OK);
+    assert_int_equal(pn_kv_pool_layout(&geom, 128, &device, block, &states, &e), FO_OK);
     assert_int_equal(host.used, host_bytes);
     assert_int_equal(device.used, device_bytes);
     assert_ptr_equal(geom.pool, block);
+    assert_ptr_equal(states, block + PAGES * fo_kv_page_bytes(&geom));
     pn_kv_clear(&p->kv);
 }
 
@@ -260,11 +263,70 @@ static void no_page_is_lost_under_a_window(void **state) {
     }
 }
 
+/* What it needs when the pages that it shares fall out of its window was reserved beforehand: nobody else has to let go of any. */
+static void a_sequence_that_shares_pages_goes_on_when_they_are_out_of_sight(void **state) {
+    (void)state;
+    struct pool p;
+    struct fo_err e;
+    pool_init(&p);
+    p.kv.ctx_cap = 40 * PAGE;
+    p.kv.max_seq_pages = 40;
+    pn_kv_set_window(&p.kv, 2 * PAGE, 1);
+    assert_int_equal(p.kv.held_pages, 3);
+    struct pn_seq *a = seq(&p), *b = seq(&p), *hog[2] = { seq(&p), seq(&p) };
+    grow(a, 2 * PAGE);
+    pn_seq_truncate(a, 2 * PAGE); /* idle: it counts on no pages */
+    assert_int_equal(pn_kv_seq_start(a, 2 * PAGE), 2 * PAGE);
+    pn_kv_seq_share(a, 2 * PAGE, b);
+    assert_int_equal(p.kv.n_free, PAGES - 2);
+    assert_int_equal(pn_seq_reserve(b, 20 * PAGE, &e), FO_OK);
+    assert_int_equal(pn_seq_pages(b), 3 + 2);
+    assert_int_equal(pn_kv_seq_start(b, 2 * PAGE), 0); /* it counts on its own when they are out of sight */
+    grow(hog[0], 3 * PAGE);
+    grow(hog[1], 2 * PAGE);
+    assert_int_equal(p.kv.n_free, 0);
+    while (b->len < 20 * PAGE) {
+        assert_int_equal(pn_seq_reserve(b, b->len + 1, &e), FO_OK);
+        b->len++;
+        pn_kv_seq_slide(b);
+        for (uint32_t i = b->first_page; i < b->n_pages; i++) assert_true(p.kv.refs[b->pages[i]] == 1 || i < 2);
+    }
+    assert_int_equal(p.kv.refs[a->pages[0]], 1);
+    assert_int_equal(p.kv.refs[a->pages[1]], 1);
+    pn_seq_free(a);
+    pn_seq_free(b);
+    for (int i = 0; i < 2; i++) pn_seq_free(hog[i]);
+    assert_int_equal(p.kv.n_free, PAGES);
+    free(p.host);
+}
+
+/* A page that others hold is neither cut nor written to. */
+static void a_cut_within_a_shared_page_keeps_nothing_of_it(void **state) {
+    (void)state;
+    struct pool p;
+    pool_init(&p);
+    struct pn_seq *a = seq(&p), *b = seq(&p);
+    grow(a, 3 * PAGE + 1);
+    pn_kv_seq_share(a, pn_kv_seq_start(a, 3 * PAGE - 1), b);
+    assert_int_equal(pn_seq_len(b), 2 * PAGE);
+    assert_int_equal(pn_seq_truncate(a, 3 * PAGE - 1), 3 * PAGE - 1); /* its own */
+    assert_int_equal(pn_seq_truncate(a, 2 * PAGE - 1), PAGE);
+    assert_int_equal(p.kv.refs[b->pages[0]], 2);
+    assert_int_equal(p.kv.refs[b->pages[1]], 1);
+    assert_int_equal(pn_seq_truncate(b, 2 * PAGE - 1), 2 * PAGE - 1); /* nobody else has it any more */
+    assert_int_equal(pn_seq_truncate(b, 1), 0);
+    pn_seq_free(a);
+    pn_seq_free(b);
+    assert_int_equal(p.kv.n_free, PAGES);
+    free(p.host);
+}
+
 static void refuses_more_pages_than_can_be_counted(void **state) {
     (void)state;
     struct pool p;
     struct fo_err e;
     struct fo_arena a;
+    unsigned char *states;
     pool_init(&p);
     for (int i = 0; i < 2; i++) {
         fo_arena_init_measure(&a);
@@ -272,7 +334,9 @@ static void refuses_more_pages_than_can_be_counted(void **state) {
         assert_int_equal(pn_kv_layout(&p.kv, &a, &e), FO_ELIMIT);
     }
     struct fo_kv_geom geom = { .k_type = FO_F16, .v_type = FO_F16, .n_layer = 2, .n_head_kv = 1, .n_head = 1, .head_dim = 32, .page_tokens = PAGE, .n_pages = UINT64_MAX };
-    assert_int_equal(pn_kv_pool_layout(&geom, &a, NULL, &e), FO_ELIMIT);
+    assert_int_equal(pn_kv_pool_layout(&geom, 0, &a, NULL, &states, &e), FO_ELIMIT);
+    geom.n_pages = 1;
+    assert_int_equal(pn_kv_pool_layout(&geom, UINT64_MAX, &a, NULL, &states, &e), FO_ELIMIT);
     free(p.host);
 }
 
@@ -300,6 +364,8 @@ int main(void) {
         cmocka_unit_test(no_page_is_ever_held_twice_or_lost),
         cmocka_unit_test(pages_behind_the_window_serve_again),
         cmocka_unit_test(no_page_is_lost_under_a_window),
+        cmocka_unit_test(a_sequence_that_shares_pages_goes_on_when_they_are_out_of_sight),
+        cmocka_unit_test(a_cut_within_a_shared_page_keeps_nothing_of_it),
         cmocka_unit_test(refuses_more_pages_than_can_be_counted),
         cmocka_unit_test(a_sequence_that_finds_no_memory_is_an_error),
     };

@@ -13,6 +13,7 @@
 #include <cmocka.h>
 
 #include "engine/engine.h"
+#include "engine/kv.h"
 #include "engine/model.h"
 #include "foundry/base/err.h"
 #include "foundry/device.h"
@@ -350,6 +351,43 @@ static void the_writer_refuses_what_it_cannot_write(void **state) {
     assert_int_equal(access(odd_path(2), F_OK), -1);
 }
 
+static int more(struct pn_model *m, struct pn_seq *s, const int32_t *ids, uint32_t n, float **ret, struct fo_err *e) {
+    struct pn_batch_item it = { s, ids, n, PN_WANT_LAST };
+    return pn_model_forward(m, &it, 1, ret, e);
+}
+
+/* Layers on two parts carry it from step to step; a step that fails leaves it as it was. */
+static void a_state_that_does_not_belong_to_the_tokens_fails_the_step(void **state) {
+    (void)state;
+    struct test_script t = test_script_default();
+    struct pn_model *m = NULL;
+    struct pn_seq *s, *other;
+    struct fo_err e = { 0 };
+    float *logits;
+    const int32_t ids[] = { 70, 71, 72, 73, 74, 75, 76, 77, 78, 79 };
+    t.state_bytes = 100;
+    struct pn_model_opts o = { .parts = { { die, 0, 1 }, { die, 1, 3 } }, .n_parts = 2, .max_sessions = 2, .max_concurrent = 2, .max_batch = 16, .kv_default = true };
+    if (pn_model_open(write_script(&t), &o, &m, &e)) fail_msg("%s", e.msg);
+    assert_int_equal(pn_model_info(m)->state_bytes, (2 + PN_SEQ_BLOCKS * 2) * 4 * 128);
+    assert_int_equal(pn_seq_new(m, &s, &e) | pn_seq_new(m, &other, &e), FO_OK);
+    assert_int_equal(more(m, s, ids, 5, &logits, &e) | more(m, other, ids + 1, 5, &logits, &e) | more(m, s, ids + 5, 2, &logits, &e), FO_OK);
+    s->tokens[3]++;
+    assert_int_equal(more(m, s, ids + 7, 1, &logits, &e), FO_EINTERNAL);
+    assert_non_null(strstr(e.msg, "the state of other tokens"));
+    s->tokens[3]--;
+    assert_int_equal(pn_seq_len(s), 7);
+    assert_int_equal(more(m, s, ids + 7, 3, &logits, &e), FO_OK);
+    uint32_t mine = s->state.block;
+    s->state.block = other->state.block; /* another's */
+    assert_int_equal(more(m, s, ids, 1, &logits, &e), FO_EINTERNAL);
+    s->state.block = mine;
+    assert_int_equal(more(m, s, ids, 1, &logits, &e) | more(m, other, ids, 1, &logits, &e), FO_OK);
+    pn_seq_free(s);
+    pn_seq_free(other);
+    pn_model_free(m);
+    unlink(odd_path(0));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(says_its_text_whatever_the_prompt_and_its_chunks),
@@ -358,6 +396,7 @@ int main(void) {
         cmocka_unit_test(every_row_of_a_batch_follows_its_own_sequence),
         cmocka_unit_test(takes_the_memory_that_it_states_and_no_room_on_disk),
         cmocka_unit_test(is_served_like_any_other_at_its_pace),
+        cmocka_unit_test(a_state_that_does_not_belong_to_the_tokens_fails_the_step),
         cmocka_unit_test(a_file_that_is_no_script_is_refused_by_its_fault),
         cmocka_unit_test(the_writer_refuses_what_it_cannot_write),
     };

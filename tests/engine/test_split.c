@@ -184,9 +184,10 @@ enum { SLACK = 0 };
 static void measured_and_used_are_equal_on_each_die_and_estimates_add_up_to_them(void **state) {
     (void)state;
     struct fo_device *d[2] = { sim("s0", 64 * MIB, NULL), sim("s1", 64 * MIB, NULL) };
-    for (int kind = 0; kind < 3; kind++) {
+    for (int kind = 0; kind < 4; kind++) {
         struct fo_err e = { 0 };
         struct test_script script = test_script_default();
+        script.state_bytes = kind == 3 ? 1000 : 0;
         script.n_layer = LAYERS;
         script.weights_bytes = 20 * MIB;
         script.kv_bytes_per_token = 4096;
@@ -232,6 +233,8 @@ static void measured_and_used_are_equal_on_each_die_and_estimates_add_up_to_them
             }
             assert_int_equal(info->kv_bytes, kv);
             assert_int_equal(info->scratch_bytes, scratch);
+            assert_int_equal(info->state_bytes > 0, kind == 3);
+            assert_int_equal(info->state_bytes, measured.state_bytes);
             pn_model_free(m);
             for (int i = 0; i < 2; i++) assert_int_equal(free_now(d[i]), 64 * MIB);
         }
