@@ -1,7 +1,8 @@
 /* The registry: see engine.h.
  *
  * An instance is counted: the registry holds one reference, everybody who looked it up one more. Unloading takes it out and stops the
- * worker; the memory goes with the last reference. Names are guarded by a read-write lock that no worker takes; the only
+ * worker; the memory goes with the last reference. Names are guarded by a read-write lock, which a worker takes for reading when its model has
+ * failed (route.c), and which nobody holds who waits for a worker; the only
  * writer is the loader, so what it found stays where it is between its own calls. */
 #include "engine/engine_impl.h"
 

@@ -124,7 +124,7 @@ uint32_t pn_served_slots(const struct pn_served *s, struct pn_slot_status *ret, 
 /* The conversation under this key (pn_request_opts.session) is over: what is kept of it is given up soon. */
 void pn_served_forget(struct pn_served *s, const char *session);
 
-/* Instances in load order for lists: calls fn for each, under no lock that a worker needs. fn does not call back into the registry. */
+/* Instances in load order for lists: calls fn for each, under a lock that a worker needs when its model fails: fn waits for none. fn does not call back into the registry. */
 void pn_engine_each(struct pn_engine *en, void (*fn)(void *ctx, struct pn_served *s), void *ctx);
 
 /* The numbers behind a verdict: the `budget` member of context_over_budget. */

@@ -7,6 +7,7 @@ import pytest
 
 from conftest import connection, manifest, wait_for
 from test_access import bearer, line, put
+from world import declared
 
 KEYS = {"low": "sk-" + "11" * 24, "normal": "sk-" + "22" * 24, "high": "sk-" + "33" * 24}
 TIERS = {"flex": "flex", "auto": "default", "default": "default", "scale": "default", "priority": "priority"}
@@ -107,6 +108,48 @@ def test_the_choices_of_a_request_share_its_prompt(daemon):
     assert r["timings"]["cache_n"] >= 2 * 128, "all but the first found it"
     many = daemon.complete([prompt, prompt[:170]], max_tokens=2).json
     assert many["timings"]["cache_n"] >= 2 * 128
+
+
+def test_a_conversation_stays_at_the_replica_that_keeps_it(models, start):
+    d = start(declared(("tiny", models["tiny"], "replicas: [ [ s0 ], [ s1 ] ]\nmax_concurrent: 2\nmax_sessions: 4")))
+    ids = [5 + i * 7 % 90 for i in range(240)]
+    said = set()
+    for turn in range(10):
+        d.complete([9 + turn] * 30, max_tokens=1)  # others come between
+        c = cache_of(d, ids[:100 + 12 * turn])
+        assert c["hit"] >= 64 if turn else c["hit"] == 0, (turn, c)
+        text = d.get("/metrics").body.decode()
+        said = {m[1]: int(m[2]) for m in re.finditer(r'^pantheon_prompt_tokens_cached_total\{model="tiny",replica="(\d)"\} (\d+)$', text, re.M)}
+    assert sorted(said.values())[0] == 0 < sorted(said.values())[1], said
+
+
+def test_what_waits_at_a_replica_that_fails_is_answered_by_the_other(scripts, start, tmp_path):
+    lost = tmp_path / "lost"
+    d = start(declared(("small", scripts["small"], "replicas: [ [ s0 ], [ s1 ] ]\nmax_concurrent: 1\nqueue: { depth: 8 }"), s0=("300MB", f"lost file={lost}"), s1=("300MB", "")))
+
+    def sample(name, **labels):
+        want = ",".join(f'{k}="{v}"' for k, v in {"model": "small", **labels}.items())
+        return int(re.search(rf"^{name}{{{want}}} (\d+)$", d.get("/metrics").body.decode(), re.M)[1])
+
+    running = [d.stream(model="small") for _ in range(2)]  # one each
+    wait_for(lambda: [sample("pantheon_requests_running", replica=r) for r in (0, 1)] == [1, 1], 20)
+    got = []
+    threads = [threading.Thread(target=lambda: got.append(d.chat(model="small", max_tokens=4))) for _ in range(8)]
+    for t in threads:
+        t.start()
+    wait_for(lambda: sum(sample("pantheon_requests_queued", replica=r) for r in (0, 1)) == 8, 20)
+    waited = sample("pantheon_requests_queued", replica=0)
+    assert waited > 0
+    lost.touch()
+    wait_for(lambda: sample("pantheon_requests_queued", replica=1) == 8, 20, "the other has them")
+    assert sample("pantheon_requests_total", replica=0, outcome="handed_over") == waited
+    assert not got
+    for s in running:
+        s.close()
+    for t in threads:
+        t.join(60)
+    assert [r.status for r in got] == [200] * 8
+    assert {r.json["choices"][0]["message"]["content"] for r in got} == {"it g"}
 
 
 def test_a_flood_waits_behind_one_request_of_another_key(keyed):
