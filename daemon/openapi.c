@@ -382,6 +382,8 @@ static json_t *parameters(struct build *b, const struct pd_route *r) {
     if (strstr(r->path, "{id}")) add(b, list, fragment(J({"name":"id","in":"path","required":true,"schema":{"type":"string","minLength":1}})));
     for (const char *q = r->query; q && *q; q += strcspn(q, " "), q += *q == ' ')
         add(b, list, json_pack("{s:s%, s:s, s:b, s:{s:s}}", "name", q, strcspn(q, " "), "in", "query", "allowEmptyValue", 1, "schema", "type", "string"));
+    if (r->fields & (PD_API_ANSWERS | PD_API_EMBED) && !(r->fields & PD_API_NO_ANSWER))
+        add(b, list, fragment(J({"name":"X-Session-Id","in":"header","required":false,"description":"The conversation that the request is part of: goes before session_id.","schema":{"type":"string","maxLength":256,"pattern":"^[!-~]*$"}})));
     return list;
 }
 
