@@ -214,7 +214,8 @@ static enum pd_hop_end end_of(const struct run *r, CURL *c, CURLcode rc, const c
     case CURLE_SSL_CONNECT_ERROR:
     case CURLE_PEER_FAILED_VERIFICATION:
     case CURLE_SSL_CACERT_BADFILE:
-    case CURLE_OPERATION_TIMEDOUT: return PD_HOP_UNREACHED; /* the only time that libcurl keeps here is the connection's */
+    case CURLE_OPERATION_TIMEDOUT: /* the only time that libcurl keeps here is the connection's */
+        return asked ? PD_HOP_DIED : PD_HOP_UNREACHED; /* asked: over a kept connection, which broke, and there is no new one */
     case CURLE_OUT_OF_MEMORY: /* libcurl's word for a line of a head past its own measure too */
         if (!asked || r->head_whole) return PD_HOP_NO_MEMORY;
         snprintf(why, PD_HOP_WHY, "a line of its head is past all measure, or there is no memory for it");

@@ -54,5 +54,6 @@ enum pd_hop_end {
 enum { PD_HOP_WHY = 256, PD_MAX_ANSWER_HEAD = 64 << 10 };
 
 /* Asks, and waits for the end of the answer. why: what to tell people unless it is DONE or STOPPED. A request that is not over when it stops
- * closes its connection. A connection that was kept and turns out to be closed, before a byte has come over it, is replaced by a new one without a word. */
+ * closes its connection. A connection that was kept and turns out to be closed, before a byte has come over it, is replaced by a new one without a word;
+ * where there is no new one, the server DIED: it may have seen the request. */
 enum pd_hop_end pd_hop_run(struct pd_lanes *l, const struct pd_hop *h, char why[PD_HOP_WHY]);

@@ -40,12 +40,14 @@ class Router(Daemon):
 
 
 class Fake:
-    """A backend whose bytes are the test's. It is well for probes; each other request is given to `answer(connection, head, body)`, and its connection closed."""
+    """A backend whose bytes are the test's. It is well for probes; each other request is given to `answer(connection, head, body)`, and its connection
+    closed: with `keeps` only where that returns True, and after no probe."""
 
-    def __init__(self, answer, models=LIST):
-        self.answer, self.models = answer, models
+    def __init__(self, answer, models=LIST, keeps=False):
+        self.answer, self.models, self.keeps = answer, models, keeps
+        self.close_line = b"" if keeps else b"Connection: close\r\n"
         self.asked = []  # the heads of requests
-        self.ready = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok"
+        self.ready = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n%s\r\nok" % self.close_line
         self.listener = socket.create_server(("127.0.0.1", 0), backlog=64)
         self.port = self.listener.getsockname()[1]
         threading.Thread(target=self.accept, daemon=True).start()
@@ -75,15 +77,19 @@ class Fake:
                         s.sendall(self.ready)
                     elif head.startswith(b"GET /v1/models"):
                         text = json.dumps(self.models).encode()
-                        s.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\nConnection: close\r\n\r\n%s" % (len(text), text))
+                        s.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n%s\r\n%s" % (len(text), self.close_line, text))
                     else:
                         self.asked.append((head.decode(), body))
-                        self.answer(s, head.decode(), body)
-                        return
+                        if not self.answer(s, head.decode(), body) or not self.keeps:
+                            return
             except OSError:
                 return
 
     def close(self):
+        try:
+            self.listener.shutdown(socket.SHUT_RDWR)  # else who waits in accept takes one more
+        except OSError:
+            pass  # it is closed
         self.listener.close()
 
 

@@ -211,6 +211,26 @@ def test_who_dies_before_it_answers_is_replaced_once(fake, route):
         assert r.post("/v1/chat/completions", body(f"Question {i}")).json == {"ok": True}
 
 
+def test_who_dies_over_a_kept_connection_has_died_too(fake, route):
+    def answer(i, s, data):
+        if b"deadly" in data:
+            fleet[i].close()
+            return False
+        s.sendall(reply(200, {"ok": True}))
+        return True
+
+    fleet = []
+    for i in range(4):
+        fleet.append(fake(lambda s, head, data, i=i: answer(i, s, data), keeps=True))
+    r = route(*fleet)
+    for i in range(40):
+        assert r.post("/v1/chat/completions", body(f"Question {i}")).status == 200
+    assert all(f.asked for f in fleet), "each has a connection that is kept"
+    got = r.post("/v1/chat/completions", body("deadly"))
+    assert got.status == 502 and got.error["code"] == "backend_failed", got.json
+    assert sum("deadly" in data.decode() for f in fleet for _, data in f.asked) == 2, "that no new connection can be had does not mean that nothing was sent"
+
+
 def test_streams_that_break_off_end_with_one_error_event(fake, route):
     half = CHUNK[:40]
     cases = {
