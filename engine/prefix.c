@@ -273,7 +273,7 @@ int pn_prefix_begin(struct pn_prefix *p, const char *tenant, const int32_t *toke
         text_free(f.best);
     } else if (f.best) {
         pn_kv_seq_share(f.best->seq, f.start, t->seq);
-        if (f.best->idle) { /* it was of use */
+        if (f.best->idle && p->kv->states.n_blocks == 0) { /* it was of use. Of blocks of state there are few, and those that were of use live on in t */
             list_remove(&p->idle, f.best);
             list_push(&p->idle, f.best);
         }
@@ -293,11 +293,18 @@ static int drop_marks(struct pn_prefix *p) {
     return 0;
 }
 
+/* A block of state of the idle texts: a checkpoint that is not one of a text's last two, which its next turn needs, before any text. */
+static int free_block(struct pn_prefix *p) {
+    for (struct text *t = p->idle.first; t; t = t->next)
+        if (pn_state_drop_mark(t->seq, false)) return 1;
+    return pn_prefix_evict(p);
+}
+
 int pn_prefix_reserve(struct pn_prefix *p, struct pn_seq *seq, uint32_t n, struct fo_err *e) {
     const struct pn_kv *kv = p->kv;
     const struct pn_states *st = &kv->states;
-    uint32_t marks = seq->state.prompt == 0 || seq->state.n_marks >= 2 ? 0 : 2 - seq->state.n_marks; /* those it has can give way to new ones */
-    while (st->n_blocks > 0 && st->n_free < st->n_promised + st->n_float + 1 + marks && pn_prefix_evict(p)) {}
+    uint32_t marks = pn_state_marks_to_come(seq); /* those it has may be others' too, and free nothing */
+    while (st->n_blocks > 0 && st->n_free < st->n_promised + st->n_float + 1 + marks && free_block(p)) {}
     while (pn_seq_reserve(seq, n, e) != FO_OK) {
         if (e->code != FO_ENOMEM) return e->code;
         uint32_t pages = pn_kv_pages(kv, n);

@@ -73,6 +73,11 @@ static bool ends_prompt(const struct pn_seq *s) {
     return s->len == prompt_end(s) || s->len + s->kv->page_tokens == prompt_end(s);
 }
 
+uint32_t pn_state_marks_to_come(const struct pn_seq *s) {
+    uint32_t end = prompt_end(s), page = s->kv->page_tokens;
+    return s->kv->states.n_blocks == 0 ? 0 : (end > s->len) + (end > page && end - page > s->len);
+}
+
 int pn_state_drop_mark(struct pn_seq *s, bool any) {
     struct pn_seq_state *st = &s->state;
     uint32_t n = st->n_marks > 2 ? st->n_marks - 2 : any && st->n_marks > 0, victim = 0, least = UINT32_MAX;

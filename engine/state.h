@@ -61,6 +61,8 @@ void pn_states_put(struct pn_states *p, uint32_t block);
 int pn_state_reserve(struct pn_seq *s, struct fo_err *e);
 /* The step that wrote `block` for s has succeeded: what it read is let go of. */
 void pn_state_commit(struct pn_seq *s, uint32_t block);
+/* Of the checkpoints at the end of its prompt, how many s has not come to yet. */
+uint32_t pn_state_marks_to_come(const struct pn_seq *s);
 /* When all sequences of a step have committed, and s->len counts its tokens: a checkpoint, if one is due. */
 void pn_state_keep(struct pn_seq *s);
 /* A checkpoint at the end of s, if a page ends there: for a sequence that does not grow any more. */
