@@ -14,6 +14,7 @@ from openai import OpenAI, BadRequestError
 
 from conftest import BUILD, ROOT, SLOW, Stream, check_usage, manifest, wait_for
 from dialects import DIALECTS, TIMES, TOOLS, TWO_DAYS, write
+from test_conversations import PAGE, REASONS, TOOLS as READERS, Talk, tool_turns
 
 GOLDEN_TEMPLATES = ROOT / "../shared/goldens/templates/templates"
 
@@ -152,6 +153,28 @@ def test_pain_28_a_running_answer_stops_when_its_client_leaves(models, start, st
     assert d.counters()["cancelled"] == 1
     line = wait_for(lambda: re.search(r"event=client_left .* prompt_tokens=(\d+) completion_tokens=(\d+) .* decode_ms=([\d.]+) ", d.log), 5, "the log says what it cost")
     assert int(line[1]) > 0 and int(line[2]) > 3 and float(line[3]) > 0, line[0]
+
+
+def test_pain_32_a_loaded_model_refuses_at_once_past_its_queue(models, start):
+    d = start(manifest(("tiny", models["slow"], "max_concurrent: 1\nmax_sessions: 1\nqueue: { depth: 2 }")))
+    held = [d.stream(max_tokens=3000, ignore_eos=True) for _ in range(3)]
+    wait_for(lambda: (d.counters()["running"], d.counters()["queued"]) == (1, 2), 10)
+    took = []
+    for i in range(10):
+        t = time.monotonic()
+        r = d.chat("Hello", max_tokens=4, stream=i % 2 == 1)
+        took.append((time.monotonic() - t) * 1000)
+        assert r.status == 429 and r.error["code"] == "queue_full" and r.error["type"] == "rate_limit_error" and 1 <= int(r.headers["retry-after"]) <= 120, r.body
+    print(f"the fourth is refused within {min(took):.1f} to {max(took):.1f} ms")
+    assert statistics.median(took) < 20 * SLOW
+    held.pop().close()
+    wait_for(lambda: d.counters()["queued"] == 1, 5)
+    fourth = d.stream(max_tokens=1)
+    assert fourth.status == 200, "a place that is free is given"
+    for s in held:
+        s.close()
+    assert fourth.chunks()
+    wait_for(d.idle, 10)
 
 
 def test_pain_33_200_idle_streams_leave_health_quick(models, start):
@@ -657,6 +680,23 @@ def test_pain_58_a_call_without_parameters_has_an_empty_object(start, tmp_path):
         assert call["function"]["name"] == "ping" and json.loads(call["function"]["arguments"]) == {} and finish == "tool_calls"
         deltas, _, _ = called(d, x.name, 2, True)
         assert "".join(t["function"]["arguments"] for t in deltas) == call["function"]["arguments"], x.name
+
+
+def test_pain_59_each_of_twenty_turns_with_tools_computes_what_is_new_and_a_page(start, tmp_path):
+    """For a model that attends to all, and for one whose recurrent state goes back to checkpoints, which lie at most a page further back."""
+    hermes = DIALECTS[0]
+    (tmp_path / "t.jinja").write_text(hermes.template())
+    calls = hermes.say(("read_file", {"path": "a"}))
+    for name, more in (("all", ()), ("state", ("--state-bytes", "4096"))):
+        subprocess.run([BUILD / "tests/gen/script", tmp_path / name, "--text", calls, "--template", tmp_path / "t.jinja", "--ctx", "16384", *more], check=True, cwd=ROOT)
+    d = start(manifest(*((name, tmp_path / name, "ctx_cap: 16384\nmax_sessions: 3") for name in ("all", "state"))))
+    for name, pages in (("all", 1), ("state", 2)):
+        talks = [Talk(d, f"You are helper {i}.", model=name, tools=READERS, max_tokens=200) for i in range(3)]
+        tool_turns(talks, 20, forced=False)
+        for talk in talks:
+            assert sum("tool_calls" in m for m in talk.messages) == 20 and len(talk.prompt) > 2000
+            for computed, new, cache in talk.turns[1:]:
+                assert computed <= new + pages * PAGE and cache["reason"] in REASONS, (name, talk.turns)
 
 
 def test_pain_64_the_fiftieth_answer_to_a_prompt_is_drafted_for_as_the_first(start, tmp_path):

@@ -12,7 +12,7 @@ static struct test_script script;
 
 static int usage(void) {
     fprintf(stderr, "usage: script OUT.gguf [--text TEXT | --text-file FILE] [--case DIGIT TEXT]... [--special TEXT]... [--control TEXT]... [--endless]\n"
-                    "              [--pace-us N] [--row-us N] [--layers N] [--ctx N] [--weights SIZE] [--kv-per-token SIZE]\n"
+                    "              [--pace-us N] [--row-us N] [--layers N] [--ctx N] [--weights SIZE] [--kv-per-token SIZE] [--state-bytes N]\n"
                     "              [--no-template | --template FILE]\n"
                     "SIZE is such as 120MiB\n");
     return 64;
@@ -21,7 +21,8 @@ static int usage(void) {
 static const struct {
     const char *flag;
     uint32_t *value;
-} numbers[] = { { "--pace-us", &script.pace_us }, { "--row-us", &script.row_us }, { "--layers", &script.n_layer }, { "--ctx", &script.n_ctx } };
+} numbers[] = { { "--pace-us", &script.pace_us }, { "--row-us", &script.row_us }, { "--layers", &script.n_layer }, { "--ctx", &script.n_ctx },
+              { "--state-bytes", &script.state_bytes } };
 
 static const struct {
     const char *flag;
