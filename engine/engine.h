@@ -121,7 +121,7 @@ struct pn_slot_status {
 /* At most cap of them; returns how many there are. As of the last step; never waits for one. */
 uint32_t pn_served_slots(const struct pn_served *s, struct pn_slot_status *ret, uint32_t cap);
 
-/* The conversation under this key (pn_request_opts.session) is over: what is kept of it is given up soon. */
+/* The conversation under this key (pn_request_opts.session, of no tenant) is over: what is kept of it is given up soon. */
 void pn_served_forget(struct pn_served *s, const char *session);
 
 /* Instances in load order for lists: calls fn for each, under a lock that a worker needs when its model fails: fn waits for none. fn does not call back into the registry. */

@@ -278,6 +278,7 @@ static void write_broken(const char *path, const char *key, const int32_t *ids, 
     if (n_ids) test_gguf_i32s(&w, key, ids, n_ids);
     if (strcmp(key, "script.turn_token") == 0) test_gguf_u32(&w, key, 8);
     if (strcmp(key, "script.pace_us") == 0) test_gguf_u32(&w, key, UINT32_MAX);
+    if (strcmp(key, "script.state_bytes") == 0) test_gguf_u32(&w, key, UINT32_MAX);
     if (strcmp(key, "script.case.3") == 0) test_gguf_str(&w, key, "text");
     if (strcmp(key, "token_embd.weight") != 0) test_gguf_tensor(&w, "token_embd.weight", FO_F32, (const uint64_t[]){ 4, 8 }, 2, ones, sizeof ones);
     if (strcmp(key, "blk.0.norm.weight") != 0) test_gguf_tensor(&w, "blk.0.norm.weight", FO_F32, (const uint64_t[]){ 4 }, 1, ones, 16);
@@ -309,6 +310,7 @@ static void a_file_that_is_no_script_is_refused_by_its_fault(void **state) {
         { "script.digit_tokens", few, 2, "digit_tokens has 2" },
         { "script.turn_token", NULL, 0, "turn_token" },
         { "script.pace_us", NULL, 0, "pace_us" },
+        { "script.state_bytes", NULL, 0, "state_bytes" },
         { "token_embd.weight", NULL, 0, "token_embd.weight" },
         { "blk.0.norm.weight", NULL, 0, "blk.0.norm.weight" },
     };
