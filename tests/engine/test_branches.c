@@ -271,7 +271,8 @@ static void run(struct world *w, uint32_t conversations) {
     } while (begun < conversations || running > 0);
 }
 
-static void talk(const char *path, enum fo_dtype kv, uint32_t conversations, uint64_t seed) {
+/* Returns how many prompts missed for the window. */
+static uint64_t talk(const char *path, enum fo_dtype kv, uint32_t conversations, uint64_t seed) {
     static struct world w;
     struct fo_err e;
     memset(&w, 0, sizeof w);
@@ -289,12 +290,13 @@ static void talk(const char *path, enum fo_dtype kv, uint32_t conversations, uin
                   (unsigned long long)w.misses[PN_CACHE_WINDOW], (unsigned long long)w.misses[PN_CACHE_STATE]);
     assert_true(w.cached > 0 && w.misses[PN_CACHE_EVICTED] > 0 && w.misses[PN_CACHE_DIVERGED] > 0);
     assert_true(pn_model_kv(w.m)->window > 0 || w.shared_at_once > 0);
-    assert_int_equal(w.misses[PN_CACHE_WINDOW] > 0, pn_model_kv(w.m)->window > 0);
+    assert_true(w.misses[PN_CACHE_WINDOW] == 0 || pn_model_kv(w.m)->window > 0);
     assert_int_equal(w.misses[PN_CACHE_STATE] > 0, pn_model_kv(w.m)->states.n_blocks > 0);
     pn_prefix_free(w.cache);
     assert_int_equal(pn_model_free_pages(w.m), pn_model_info(w.m)->n_pages);
     pn_model_free(w.m);
     pn_model_free(w.plain);
+    return w.misses[PN_CACHE_WINDOW];
 }
 
 static const struct odd tiny = { .type = FO_F32, .n_layer = 2, .n_embd = 64, .n_ff = 64, .n_head = 2, .n_head_kv = 1, .n_vocab = VOCAB, .n_ctx = CTX };
@@ -316,12 +318,14 @@ static void whatever_the_type_of_the_kv(void **state) {
 
 static void under_a_sliding_window(void **state) {
     (void)state;
+    uint64_t missed = 0; /* by all of them: one window alone may have no such prompt */
     for (uint32_t i = 0; i < 3; i++) {
         struct odd t = tiny;
         t.window = 2 + i * (PAGE / 2 + 3);
         odd_write(odd_path(0), &t);
-        talk(odd_path(0), i == 1 ? FO_Q8_0 : FO_F16, 300, 20 + i);
+        missed += talk(odd_path(0), i == 1 ? FO_Q8_0 : FO_F16, 300, 20 + i);
     }
+    assert_true(missed > 0);
     unlink(odd_path(0));
 }
 
