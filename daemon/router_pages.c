@@ -104,7 +104,7 @@ static const struct pd_route routes[] = {
     { "GET", "/health", get_health, true, .doc = "That the process answers, and how many backends are up.", .polled = true },
     { "GET", "/ready", get_ready, true, .doc = "200 while one backend at the least is up, else 503 with the reason.", .polled = true },
     { "GET", "/metrics", pd_router_metrics, true, .doc = "For Prometheus: the metrics below.", .polled = true },
-    { "GET", "/v1/models", get_models, false, .doc = "The models of all backends, each once; `backends` says who has it, and whether it serves there.", .polled = true },
+    { "GET", "/v1/models", get_models, false, .doc = "The models of all backends, each once; `backends` says who has it, and whether it serves there." },
     { "GET", "/v1/models/{id}", get_model, false, .doc = "One of them, by id or alias." },
     { "POST", "/v1/{path}", pd_router_forward, false, .doc = "Passed on by the body's `model`." },
     { "POST", "/tokenize", pd_router_forward, false, .doc = "The same." },

@@ -16,11 +16,13 @@
 #include "foundry/base/clock.h"
 #include "foundry/base/err.h"
 
-enum { STACK_BYTES = 512 * 1024, SLICE_MS = 50 /* between two looks at the clock: a failure of a request changes when the next probe is due */, ANSWER_MS = 3000 };
+enum { STACK_BYTES = 512 * 1024, SLICE_MS = 50 /* between two looks at the clock: a failure of a request changes when the next probe is due */, ANSWER_MS = 3000, LIST_EVERY_MS = 5000 };
 
 struct prober {
     struct pd_probes *probes;
     struct pd_backend *b;
+    uint64_t list_ms; /* when its list of models is due again */
+    bool any;         /* it kept that to itself */
     pthread_t thread;
 };
 
@@ -80,10 +82,11 @@ static bool refused(const char *path, const struct read *got, char *why, size_t 
     return false;
 }
 
-/* Whether it may be asked, as far as it says itself. One that has no /ready is taken for well. */
-static bool is_ready(struct prober *k, char *why, size_t size) {
+/* Whether it may be asked, as far as it says itself. One that has no /ready is taken for well; *ret_says: it has one. */
+static bool is_ready(struct prober *k, bool *ret_says, char *why, size_t size) {
     struct read got;
     bool ok = get(k, "/ready", &got, why, size);
+    *ret_says = ok && got.status == 200;
     if (ok && got.status != 200 && got.status != 401 && got.status != 404 && got.status != 405) ok = refused("/ready", &got, why, size);
     fo_buf_done(&got.body);
     return ok;
@@ -107,8 +110,13 @@ static bool read_models(struct prober *k, struct pd_models **ret, bool *ret_any,
 static void probe(struct prober *k) {
     struct pd_models *models = NULL;
     char why[160] = "";
-    bool any = false, ok = is_ready(k, why, sizeof why) && read_models(k, &models, &any, why, sizeof why);
-    pd_router_probed(k->probes->r, k->b, ok ? NULL : why, models, any);
+    bool says, ok = is_ready(k, &says, why, sizeof why);
+    if (ok && (!says || fo_now_ms() >= k->list_ms)) {
+        ok = read_models(k, &models, &k->any, why, sizeof why);
+        k->list_ms = fo_now_ms() + LIST_EVERY_MS;
+    }
+    if (!ok) k->list_ms = 0; /* it may come back as another */
+    pd_router_probed(k->probes->r, k->b, ok ? NULL : why, models, k->any);
 }
 
 static void *prober_main(void *arg) {

@@ -22,7 +22,7 @@ static const struct pd_route routes[] = {
     { "GET", "/", pd_get_root, true, .doc = "Name, version, build, backend, and the models with their status." },
     { "GET", "/health", pd_get_health, true, .doc = "That the process answers, and each model's counters: a snapshot that waits for no model.", .polled = true },
     { "GET", "/ready", pd_get_ready, true, .doc = "200 when the first pass over the manifest is done and a declared model serves (or none is declared); else 503 with the reason.", .polled = true },
-    { "GET", "/v1/models", pd_get_models, false, .doc = "The declared models, whether they serve, and what they hold (context_window, max_output_tokens, status).", .polled = true },
+    { "GET", "/v1/models", pd_get_models, false, .doc = "The declared models, whether they serve, and what they hold (context_window, max_output_tokens, status)." },
     { "GET", "/v1/models/{id}", pd_get_model, false, .doc = "One of them, by name or alias; `/` and `:` in the name may be percent-encoded." },
     { "POST", "/v1/chat/completions", pd_post_chat, false, .doc = "A conversation through the model's own template; whole or as a stream.", .fields = PD_API_CHAT },
     { "POST", "/v1/completions", pd_post_completions, false, .doc = "Plain text or token ids, no template; whole or as a stream.", .fields = PD_API_TEXT },
