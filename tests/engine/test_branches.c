@@ -271,16 +271,16 @@ static void run(struct world *w, uint32_t conversations) {
     } while (begun < conversations || running > 0);
 }
 
-/* Returns how many prompts missed for the window. */
-static uint64_t talk(const char *path, enum fo_dtype kv, uint32_t conversations, uint64_t seed) {
+/* Returns how many prompts were found by fewer tokens for the window's, or the state's, sake. */
+static uint64_t talk(const char *path, enum fo_dtype kv, uint32_t sessions_kept, uint32_t conversations, uint64_t seed) {
     static struct world w;
     struct fo_err e;
     memset(&w, 0, sizeof w);
     fo_rng_seed(&w.rng, seed);
-    struct pn_model_opts o = { .dev = dev, .kv_type = kv, .max_sessions = SLOTS, .max_concurrent = SLOTS, .max_batch = 24, .all_logits = true }, plain = o;
+    struct pn_model_opts o = { .dev = dev, .kv_type = kv, .max_sessions = sessions_kept, .max_concurrent = SLOTS, .max_batch = 24, .all_logits = true }, plain = o;
     plain.max_batch = CTX;
     plain.max_sessions = plain.max_concurrent = 1;
-    if (pn_model_open(path, &o, &w.m, &e) || pn_model_open(path, &plain, &w.plain, &e) || pn_prefix_new(w.m, SLOTS, &w.cache, &e)) fail_msg("%s", e.msg);
+    if (pn_model_open(path, &o, &w.m, &e) || pn_model_open(path, &plain, &w.plain, &e) || pn_prefix_new(w.m, sessions_kept, &w.cache, &e)) fail_msg("%s", e.msg);
     run(&w, conversations);
     print_message("    %s: %u conversations, %llu of %llu tokens of their prompts were kept, %llu cancelled, %llu waited, %llu began beside others; "
                   "misses: empty %llu diverged %llu evicted %llu window %llu state %llu\n",
@@ -291,12 +291,12 @@ static uint64_t talk(const char *path, enum fo_dtype kv, uint32_t conversations,
     assert_true(w.cached > 0 && w.misses[PN_CACHE_EVICTED] > 0 && w.misses[PN_CACHE_DIVERGED] > 0);
     assert_true(pn_model_kv(w.m)->window > 0 || w.shared_at_once > 0);
     assert_true(w.misses[PN_CACHE_WINDOW] == 0 || pn_model_kv(w.m)->window > 0);
-    assert_int_equal(w.misses[PN_CACHE_STATE] > 0, pn_model_kv(w.m)->states.n_blocks > 0);
+    assert_true(w.misses[PN_CACHE_STATE] == 0 || pn_model_kv(w.m)->states.n_blocks > 0);
     pn_prefix_free(w.cache);
     assert_int_equal(pn_model_free_pages(w.m), pn_model_info(w.m)->n_pages);
     pn_model_free(w.m);
     pn_model_free(w.plain);
-    return w.misses[PN_CACHE_WINDOW];
+    return w.misses[PN_CACHE_WINDOW] + w.misses[PN_CACHE_STATE];
 }
 
 static const struct odd tiny = { .type = FO_F32, .n_layer = 2, .n_embd = 64, .n_ff = 64, .n_head = 2, .n_head_kv = 1, .n_vocab = VOCAB, .n_ctx = CTX };
@@ -304,7 +304,7 @@ static const struct odd tiny = { .type = FO_F32, .n_layer = 2, .n_embd = 64, .n_
 static void a_thousand_conversations_say_what_they_would_without_a_cache(void **state) {
     (void)state;
     odd_write(odd_path(0), &tiny);
-    talk(odd_path(0), FO_F16, 1000, 1);
+    talk(odd_path(0), FO_F16, SLOTS, 1000, 1);
     unlink(odd_path(0));
 }
 
@@ -312,20 +312,20 @@ static void whatever_the_type_of_the_kv(void **state) {
     (void)state;
     static const enum fo_dtype types[] = { FO_F32, FO_Q8_0, FO_Q4_0 };
     odd_write(odd_path(0), &tiny);
-    for (uint64_t i = 0; i < sizeof types / sizeof *types; i++) talk(odd_path(0), types[i], 200, 10 + i);
+    for (uint64_t i = 0; i < sizeof types / sizeof *types; i++) talk(odd_path(0), types[i], SLOTS, 200, 10 + i);
     unlink(odd_path(0));
 }
 
 static void under_a_sliding_window(void **state) {
     (void)state;
-    uint64_t missed = 0; /* by all of them: one window alone may have no such prompt */
+    uint64_t fewer = 0;
     for (uint32_t i = 0; i < 3; i++) {
         struct odd t = tiny;
         t.window = 2 + i * (PAGE / 2 + 3);
         odd_write(odd_path(0), &t);
-        missed += talk(odd_path(0), i == 1 ? FO_Q8_0 : FO_F16, 300, 20 + i);
+        fewer += talk(odd_path(0), i == 1 ? FO_Q8_0 : FO_F16, 2 * SLOTS, 300, 20 + i); /* sequences of a few pages each */
     }
-    assert_true(missed > 0);
+    assert_true(fewer > 0);
     unlink(odd_path(0));
 }
 
@@ -333,13 +333,15 @@ static void with_recurrent_state(void **state) {
     (void)state;
     struct fo_err e;
     struct test_script t = test_script_default();
+    uint64_t fewer = 0;
     t.text = "The quick brown fox jumps over the lazy dog, again and again and again.";
     t.n_ctx = CTX;
     for (uint32_t i = 0; i < 2; i++) {
         t.state_bytes = 16 + 100 * i;
         if (test_script_write(&t, odd_path(0), &e)) fail_msg("%s", e.msg);
-        talk(odd_path(0), FO_F16, 500, 30 + i);
+        fewer += talk(odd_path(0), FO_F16, SLOTS, 500, 30 + i);
     }
+    assert_true(fewer > 0);
     unlink(odd_path(0));
 }
 
