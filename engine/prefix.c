@@ -295,8 +295,13 @@ static int drop_marks(struct pn_prefix *p) {
 
 /* A block of state of the idle texts: a checkpoint that is not one of a text's last two, which its next turn needs, before any text. */
 static int free_block(struct pn_prefix *p) {
-    for (struct text *t = p->idle.first; t; t = t->next)
-        if (pn_state_drop_mark(t->seq, false)) return 1;
+    for (struct text *t = p->idle.first; t; t = t->next) {
+        if (t->seq->state.n_marks <= 2) continue;
+        list_pages(p, t, t->seq->len, false); /* nobody begins there any more */
+        pn_state_drop_mark(t->seq, false);
+        list_pages(p, t, t->seq->len, true);
+        return 1;
+    }
     return pn_prefix_evict(p);
 }
 

@@ -292,6 +292,8 @@ static uint64_t talk(const char *path, enum fo_dtype kv, uint32_t sessions_kept,
     assert_true(pn_model_kv(w.m)->window > 0 || w.shared_at_once > 0);
     assert_true(w.misses[PN_CACHE_WINDOW] == 0 || pn_model_kv(w.m)->window > 0);
     assert_true(w.misses[PN_CACHE_STATE] == 0 || pn_model_kv(w.m)->states.n_blocks > 0);
+    while (pn_prefix_evict(w.cache)) {}
+    check(&w); /* the index is empty too */
     pn_prefix_free(w.cache);
     assert_int_equal(pn_model_free_pages(w.m), pn_model_info(w.m)->n_pages);
     pn_model_free(w.m);

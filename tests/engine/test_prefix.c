@@ -62,6 +62,8 @@ static void check(const struct world *w) {
 
 static void close_world(struct world *w) {
     check(w);
+    while (pn_prefix_evict(w->cache)) {}
+    check(w); /* the index is empty too */
     pn_prefix_free(w->cache);
     assert_int_equal(pn_model_free_pages(w->m), pn_model_info(w->m)->n_pages);
     pn_model_free(w->m);
