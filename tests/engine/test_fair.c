@@ -393,8 +393,10 @@ static void tenants_get_the_same_tokens_over_a_long_run(void **state) {
     struct pn_request *r[2][N];
     uint64_t had[2] = { 0 };
     open_world(&w, 2, 2 * N, 200, 0);
-    for (int i = 0; i < N; i++) r[0][i] = ask(&w, "a", NULL, 0, LONG, SHORT);
-    for (int i = 0; i < N; i++) r[1][i] = ask(&w, "b", NULL, 0, SHORT, LONG);
+    for (int i = 0; i < N; i++) { /* by turns: who is there alone has all */
+        r[0][i] = ask(&w, "a", NULL, 0, LONG, SHORT);
+        r[1][i] = ask(&w, "b", NULL, 0, SHORT, LONG);
+    }
     struct pn_served_status st;
     double until = pn_now_ms() + 60000;
     do {
