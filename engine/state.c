@@ -101,9 +101,10 @@ void pn_state_commit(struct pn_seq *s, uint32_t block) {
 void pn_state_keep(struct pn_seq *s) {
     uint32_t page = s->kv->page_tokens, n = s->state.n_marks;
     if (s->state.prompt == 0 || s->len % page != 0 || (n > 0 && s->state.marks[n - 1].len == s->len)) return;
-    bool end = ends_prompt(s);
-    if (!end && s->len % (PN_MARK_PAGES * page) != 0) return;
-    if (spare(&s->kv->states) == 0) pn_state_drop_mark(s, end); /* one of its own gives way, at the end of a prompt whichever */
+    bool end = ends_prompt(s), answers = s->len > s->state.prompt;
+    if (!end && (s->len % (PN_MARK_PAGES * page) != 0 || (answers && n == PN_MAX_MARKS))) return;
+    /* One of its own gives way, at the end of a prompt whichever. Nothing gives way to a long answer, of which a template may drop the thoughts. */
+    if (spare(&s->kv->states) == 0 && !answers) pn_state_drop_mark(s, end);
     if (spare(&s->kv->states) == 0) return;
     pn_state_mark_end(s);
     promise(s, true);

@@ -13,7 +13,7 @@
  * held by a checkpoint too, or that has none yet: that one is promised a block beforehand. So n_free >= n_promised + n_float between steps.
  *
  * Checkpoints are made on page boundaries: the last two of a prompt, where the next turn is likely to part from this one, and every
- * PN_MARK_PAGES pages, while blocks are free. The worker's, like the pages: no locks. */
+ * PN_MARK_PAGES pages, while blocks are free; those of an answer drive out no others. The worker's, like the pages: no locks. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
