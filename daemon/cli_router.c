@@ -1,6 +1,7 @@
 /* `pantheon router`: flags into the server part of a manifest, and the addresses of the backends. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "daemon/cli.h"
 #include "daemon/log.h"
@@ -16,10 +17,13 @@ enum { CONNECT_S = 2, HEAD_S = 900, IDLE_S = 300, MAX_KEY_BYTES = 4096 };
 /* The one line of a file; heap. False after a message. */
 static bool read_key(const char *path, char **ret) {
     struct fo_err e;
+    struct stat st;
     char *text;
     size_t n;
     *ret = NULL;
     if (!path) return true;
+    if (stat(path, &st) == 0 && S_ISREG(st.st_mode) && (st.st_mode & (S_IROTH | S_IWOTH)))
+        return pd_cli_failf("--backend-key-file %s: everybody may read or write it (mode %04o), and with its key the servers; chmod 640 it", path, (unsigned)st.st_mode & 07777), false;
     if (fo_file_read(path, MAX_KEY_BYTES, &text, &n, &e)) return pd_cli_fail(&e), false;
     while (n && strchr(" \t\r\n", text[n - 1])) n--;
     text[n] = '\0';

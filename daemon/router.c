@@ -1,6 +1,7 @@
 /* See router.h. */
 #include "daemon/router.h"
 
+#include <arpa/inet.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,6 +18,15 @@
 
 /* --- addresses --- */
 
+static bool is_ipv6(const char *s, size_t n) {
+    char text[INET6_ADDRSTRLEN];
+    struct in6_addr unused;
+    if (n >= sizeof text) return false;
+    memcpy(text, s, n);
+    text[n] = '\0';
+    return inet_pton(AF_INET6, text, &unused) == 1;
+}
+
 /* "host", "host:port", "[::1]:port"; NULL, or what is wrong with it. */
 static const char *check_authority(const char *s, size_t n) {
     const char *end = s + n, *close = *s == '[' ? memchr(s, ']', n) : NULL, *colon = close ? close + 1 : memchr(s, ':', n);
@@ -24,6 +34,7 @@ static const char *check_authority(const char *s, size_t n) {
     if (n == 0 || *s == ':') return "the host is missing";
     if (memchr(s, '@', n)) return "a name and password in it are not sent; a key for the backends is in --backend-key-file";
     if (*s == '[' && !close) return "the address in [] has no end";
+    if (close && !is_ipv6(s + 1, (size_t)(close - s - 1))) return "what stands in [] is no IPv6 address";
     if (!close && colon && memchr(colon + 1, ':', digits)) return "an IPv6 address stands in []";
     if (colon && colon < end && (*colon != ':' || digits == 0 || digits > 5 || strspn(colon + 1, "0123456789") < digits)) return "the port is a number from 1 to 65535";
     if (digits) {

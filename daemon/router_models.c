@@ -40,13 +40,14 @@ static const char *name_of(const json_t *v) {
 }
 
 /* False without memory; what it took is in *l all the same. */
-static bool read_one(const json_t *o, const char *id, struct pd_listed *l) {
+static bool read_one(json_t *o, const char *id, struct pd_listed *l) {
     const char *status = pd_json_word(json_object_get(o, "status"));
     const json_t *aliases = json_object_get(o, "aliases"), *a, *room = json_object_get(o, "max_concurrent");
     size_t i, n = json_array_size(aliases);
     l->id = strdup(id);
     l->serves = !status || strcmp(status, "ready") == 0;
     if (json_is_integer(room) && json_integer_value(room) > 0 && json_integer_value(room) <= MAX_ROOM) l->room = (uint32_t)json_integer_value(room);
+    json_object_del(o, "backends"); /* of a router behind this one: ours takes its place */
     l->text = json_dumps(o, JSON_COMPACT);
     l->aliases = calloc(n < MAX_ALIASES ? n + 1 : MAX_ALIASES, sizeof *l->aliases);
     if (!l->id || !l->text || !l->aliases) return false;
@@ -67,7 +68,7 @@ int pd_models_parse(const char *text, size_t len, struct pd_models **ret, struct
         pd_body_done(&body);
         return fo_fail(e, FO_EFORMAT, "its list of models: %.150s", x.message);
     }
-    const json_t *data = json_object_get(body.root, "data"), *o;
+    json_t *data = json_object_get(body.root, "data"), *o;
     size_t i, n = json_array_size(data);
     int code = FO_OK;
     struct pd_models *m = NULL;

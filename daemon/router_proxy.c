@@ -261,7 +261,9 @@ static void forward(struct forward *f) {
 
 /* Nothing that another server could read as a way out of /v1. */
 static bool is_plain(const char *path) {
-    return !strstr(path, "..") && !strchr(path, '\\') && !strstr(path, "//") && *path != '/';
+    size_t n = strlen(path);
+    if (strpbrk(path, "\\#?") || strstr(path, "//") || *path == '/' || strstr(path, "..")) return false;
+    return strncmp(path, "./", 2) != 0 && !strstr(path, "/./") && !(n && path[n - 1] == '.' && (n == 1 || path[n - 2] == '/'));
 }
 
 void pd_router_forward(struct pd_app *app, struct pd_call *c, const char *param) {

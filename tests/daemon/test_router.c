@@ -48,6 +48,9 @@ static void reads_addresses_and_says_what_is_wrong_with_one(void **state) {
         { "http://host:8a", NULL, "the port" },
         { "http://[::1", NULL, "no end" },
         { "http://[::1]8080", NULL, "the port" },
+        { "http://[]:80", NULL, "no IPv6 address" },
+        { "http://[zz]:80", NULL, "no IPv6 address" },
+        { "http://[1.2.3.4]", NULL, "no IPv6 address" },
         { "http://::1:80", NULL, "the host is missing" },
         { "http://fe80::1:80", NULL, "stands in []" },
         { "http://user:pw@host", NULL, "--backend-key-file" },
@@ -104,7 +107,7 @@ static void reads_lists_of_any_server(void **state) {
 static void lists_each_model_once_as_who_serves_it_says(void **state) {
     (void)state;
     struct pd_source s[] = {
-        { "http://a", false, listed("{\"data\":[{\"id\":\"m\",\"n\":1},{\"id\":\"only-a\"}]}") },
+        { "http://a", false, listed("{\"data\":[{\"id\":\"m\",\"n\":1},{\"id\":\"only-a\",\"backends\":[{\"url\":\"http://behind-a\"}]}]}") }, /* a router too */
         { "http://b", true, listed("{\"data\":[{\"id\":\"m\",\"n\":2,\"status\":\"loading\"}]}") },
         { "http://c", true, listed("{\"data\":[{\"id\":\"m\",\"n\":3},{\"id\":\"m\",\"n\":4}]}") },
         { "http://d", true, NULL },

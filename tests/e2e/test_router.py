@@ -91,7 +91,8 @@ def test_requests_pass_to_who_has_the_model_and_answers_are_the_daemons(spoken, 
     assert r.post("/tokenize", {"model": "tiny", "content": "abc"}).json["count"] == b.post("/tokenize", {"model": "tiny", "content": "abc"}).json["count"]
     done = r.post("/v1/responses", {"model": "m", "input": "Hi"}).json
     assert done["output"][0]["content"][0]["text"] == TEXT
-    for path, status in (("/admin/models", 403), ("/v1/../admin/models", 404), ("/v1/%2e%2e/admin/models/load", 404), ("/v1//x", 404), ("/slots", 404)):
+    for path, status in (("/admin/models", 403), ("/v1/../admin/models", 404), ("/v1/%2e%2e/admin/models/load", 404), ("/v1//x", 404), ("/slots", 404),
+                         ("/v1/%2e/models", 404), ("/v1/x/%2e", 404), ("/v1/x%23y", 404), ("/v1/x%3fy", 404)):
         assert r.request("POST", path, {"model": "m"}).status == status, path
     assert r.get("/admin/models").error["message"].startswith("The router passes no administration on")
 

@@ -427,6 +427,14 @@ def test_mistakes_of_usage_are_said(flags, why):
     assert p.returncode == 64 and why in p.stderr, p.stderr
 
 
+def test_a_key_that_everybody_may_read_is_refused(tmp_path):
+    key = tmp_path / "key"
+    key.write_text("sk-x\n")
+    key.chmod(0o644)
+    p = subprocess.run([str(BUILD / "pantheon-cpu"), "router", "--backend", "http://x", "--backend-key-file", str(key)], capture_output=True, text=True, timeout=20 * SLOW, cwd=ROOT)
+    assert p.returncode == 64 and "mode 0644" in p.stderr and "sk-x" not in p.stderr
+
+
 def test_an_address_in_use_is_said(fake, route):
     r = route(fake(lambda s, head, data: None))
     p = subprocess.run([str(BUILD / "pantheon-cpu"), "router", "--backend", "http://x", "--port", str(r.port)], capture_output=True, text=True, timeout=20 * SLOW, cwd=ROOT)
