@@ -56,11 +56,11 @@ static bool same_digest(const uint8_t *a, const uint8_t *b) {
 }
 
 static int read_priority(const char *p, size_t n, struct pd_key *k, struct fo_err *e) {
-    static const char *const names[] = { [PN_PRIORITY_NORMAL] = "normal", [PN_PRIORITY_LOW] = "low", [PN_PRIORITY_HIGH] = "high" };
+    static const char *const names[] = { "low", "normal", "high" }; /* ascending, as the priorities */
     if (k->has_priority) return fo_fail(e, FO_EFORMAT, "'priority' stands here twice");
     for (int i = 0; i < (int)(sizeof names / sizeof *names); i++) {
         if (strlen(names[i]) != n || memcmp(p, names[i], n) != 0) continue;
-        k->priority = (enum pn_priority)i;
+        k->priority = (enum pn_priority)(PN_PRIORITY_LOW + i);
         k->has_priority = true;
         return FO_OK;
     }

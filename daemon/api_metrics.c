@@ -5,7 +5,6 @@
  * label: a counter that starts again is understood, a sum that shrinks is not. */
 #include "daemon/metrics.h"
 
-#include <assert.h>
 #include <math.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -15,6 +14,7 @@
 #include "config/manifest.h"
 #include "daemon/app.h"
 #include "daemon/copies.h"
+#include "daemon/exposition.h"
 #include "daemon/http.h"
 #include "daemon/oai.h"
 #include "daemon/routes.h"
@@ -191,30 +191,23 @@ bool pd_metric_doc(size_t i, struct pd_metric_doc *ret) {
     return true;
 }
 
-/* `{` or `,`, then name="value". Names of models and dies hold letters, digits and . _ : / - (config/scalar.c): nothing to escape. */
-static void put_label(struct fo_buf *out, char *before, const char *name, const char *value) {
-    assert(!strpbrk(value, "\"\\\n"));
-    fo_buf_printf(out, "%c%s=\"%s\"", *before, name, value);
-    *before = ',';
-}
-
 static void put_sample(struct fo_buf *out, const struct metric *m, const struct at *a) {
     char before = '{', replica[16];
     fo_buf_puts(out, m->name);
     if (m->scope == BUILD) {
-        put_label(out, &before, "version", pn_version());
-        put_label(out, &before, "build", pn_build());
-        put_label(out, &before, "backend", fo_device_build_backend());
+        pd_metric_label(out, &before, "version", pn_version());
+        pd_metric_label(out, &before, "build", pn_build());
+        pd_metric_label(out, &before, "backend", fo_device_build_backend());
     }
-    if (a->entry) put_label(out, &before, "model", a->entry->decl->name);
-    if (m->scope == STATE) put_label(out, &before, "state", pd_model_state_name(a->state));
+    if (a->entry) pd_metric_label(out, &before, "model", a->entry->decl->name);
+    if (m->scope == STATE) pd_metric_label(out, &before, "state", pd_model_state_name(a->state));
     if (a->copy) {
         snprintf(replica, sizeof replica, "%u", pn_served_replica(a->copy->served));
-        put_label(out, &before, "replica", replica);
+        pd_metric_label(out, &before, "replica", replica);
     }
-    if (a->die) put_label(out, &before, "die", a->die->name);
-    if (a->part) put_label(out, &before, "die", a->part->dev->die.name);
-    if (m->label) put_label(out, &before, m->label, m->label_value);
+    if (a->die) pd_metric_label(out, &before, "die", a->die->name);
+    if (a->part) pd_metric_label(out, &before, "die", a->part->dev->die.name);
+    if (m->label) pd_metric_label(out, &before, m->label, m->label_value);
     double v = m->value(a);
     bool whole = v == floor(v) && fabs(v) < 0x1p53;
     fo_buf_printf(out, whole ? "%s %.0f\n" : "%s %.9g\n", before == ',' ? "}" : "", v);
@@ -267,13 +260,12 @@ void pd_get_metrics(struct pd_app *app, struct pd_call *c, const char *param) {
     fo_buf_init(&out, MAX_PAGE);
     for (size_t i = 0; i < N_METRICS && ok; i++) {
         const struct metric *m = &metrics[i];
-        if (m->help) fo_buf_printf(&out, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name, m->type == COUNTER ? "counter" : "gauge");
+        if (m->help) pd_metric_head(&out, m->name, m->type == COUNTER ? "counter" : "gauge", m->help);
         put_samples(&out, m, app, v, &copies);
     }
     pd_copies_done(&copies);
     pd_view_put(v);
     if (!ok) out.failed = true;
-    if (out.failed) pd_json_reply(c, 200, &out); /* which says so */
-    else pd_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", "Cache-Control: no-store\r\n", out.data, out.len);
+    pd_metric_reply(c, &out);
     fo_buf_done(&out);
 }

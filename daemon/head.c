@@ -10,6 +10,12 @@ static bool is_token(unsigned char c) {
     return (c >= '0' && c <= '9') || ((c | 0x20) >= 'a' && (c | 0x20) <= 'z') || (c && strchr("!#$%&'*+-.^_`|~", c));
 }
 
+bool pd_head_is_token(const char *s, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (!is_token((unsigned char)s[i])) return false;
+    return n > 0;
+}
+
 /* Bytes of empty lines in front, which robust servers skip (RFC 9112 2.2). */
 static size_t blank_front(const char *buf, size_t n) {
     size_t i = 0;
@@ -50,8 +56,7 @@ static int refuse(int status, const char *why, const char **ret_why) {
 static int request_line(char *line, struct pd_head *h, const char **ret_why) {
     char *sp = strchr(line, ' ');
     if (!sp || sp == line || sp - line > 32) return refuse(400, "the request line does not start with a method", ret_why);
-    for (char *p = line; p < sp; p++)
-        if (!is_token((unsigned char)*p)) return refuse(400, "the method has a character that no method has", ret_why);
+    if (!pd_head_is_token(line, (size_t)(sp - line))) return refuse(400, "the method has a character that no method has", ret_why);
     char *target = sp + 1, *sp2 = strchr(target, ' ');
     if (!sp2 || sp2 == target) return refuse(400, "the request line is not METHOD, TARGET and VERSION", ret_why);
     *sp = *sp2 = '\0';
@@ -146,8 +151,7 @@ int pd_head_parse(char *buf, size_t n, struct pd_head *ret, const char **ret_why
             if (ret->n_headers == PD_MAX_HEADERS) return refuse(431, "more than 100 headers", ret_why);
             char *colon = strchr(p, ':');
             if (!colon || colon == p) return refuse(400, "a header has no name or no colon", ret_why);
-            for (char *q = p; q < colon; q++)
-                if (!is_token((unsigned char)*q)) return refuse(400, "a header's name has a character that no name has", ret_why);
+            if (!pd_head_is_token(p, (size_t)(colon - p))) return refuse(400, "a header's name has a character that no name has", ret_why);
             *colon = '\0';
             char *value = colon + 1 + strspn(colon + 1, " \t");
             for (char *q = value; *q; q++)

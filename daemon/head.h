@@ -42,6 +42,9 @@ int pd_head_too_long(const char *buf, size_t n);
 /* The value of a header by its name in any case, or NULL. */
 const char *pd_head_get(const struct pd_head *h, const char *name);
 
+/* Whether s [n] is a token (RFC 9110, 5.6.2): a method, or a header's name. */
+bool pd_head_is_token(const char *s, size_t n);
+
 /* Decodes %XX in place; false for a broken escape or an encoded NUL. */
 bool pd_percent_decode(char *s);
 

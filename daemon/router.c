@@ -14,6 +14,7 @@
 #include "foundry/base/buf.h"
 #include "foundry/base/clock.h"
 #include "foundry/base/err.h"
+#include "foundry/base/hash.h"
 #include "foundry/base/log.h"
 
 /* --- addresses --- */
@@ -76,7 +77,7 @@ static int add(struct pd_router *r, const char *text, struct fo_err *e) {
     if (pd_backend_parse(text, b, e)) return e->code;
     for (size_t i = 0; i < r->n; i++)
         if (strcasecmp(r->list[i].name, b->name) == 0) return fo_fail(e, FO_EINVAL, "--backend %s stands there twice", text);
-    b->id = pd_ring_hash(PD_RING_SEED, b->name, strlen(b->name));
+    b->id = fo_fnv1a(FO_FNV_SEED, b->name, strlen(b->name));
     pd_lanes_init(&b->lanes, b->url, b->socket);
     r->n++;
     return FO_OK;

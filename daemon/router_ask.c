@@ -9,13 +9,13 @@
 
 #include "daemon/head.h"
 #include "daemon/oai.h"
-#include "daemon/router_ring.h"
+#include "foundry/base/hash.h"
 
 enum { BEGINNING_BYTES = 128, BEGINNING_IDS = 32 }; /* of a prompt: short, so that one that grows soon stays the same */
 
 static int feed(const char *bytes, size_t n, void *ctx) {
     uint64_t *h = ctx;
-    *h = pd_ring_hash(*h, bytes, n);
+    *h = fo_fnv1a(*h, bytes, n);
     return 0;
 }
 
@@ -25,7 +25,7 @@ static void hash_value(const json_t *v, uint64_t *h) {
 
 /* A text and its end. */
 static void hash_text(const char *s, size_t n, uint64_t *h) {
-    *h = pd_ring_hash(pd_ring_hash(*h, s, n), "", 1);
+    *h = fo_fnv1a(fo_fnv1a(*h, s, n), "", 1);
 }
 
 static void hash_beginning(const json_t *v, uint64_t *h) {
@@ -55,7 +55,7 @@ static bool hash_session(const struct pd_head *head, const json_t *root, uint64_
 
 bool pd_router_ask(const struct pd_head *head, const char *body, size_t len, const char *whose, struct pd_router_ask *ret, struct pd_error *x) {
     static const char *const parts[] = { "instructions", "messages", "prompt", "input", "content" };
-    *ret = (struct pd_router_ask){ .key = PD_RING_SEED };
+    *ret = (struct pd_router_ask){ .key = FO_FNV_SEED };
     if (!pd_body_parse(body, len, &ret->body, x)) return false;
     const json_t *root = ret->body.root, *model = json_object_get(root, "model");
     ret->model = pd_json_word(model);

@@ -8,8 +8,6 @@
 #include "daemon/head.h"
 #include "foundry/base/buf.h"
 
-#define TOKEN "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-
 enum { ASKED = 1, ANSWERED = 2 };
 
 /* Names that do not pass, in a request, an answer, or both. */
@@ -96,7 +94,7 @@ static bool cut(const char *line, size_t n, char *name, size_t name_size, char *
     value[n - from] = '\0';
     for (const char *p = value; p < value + (n - from); p++)
         if (((unsigned char)*p < 0x20 && *p != '\t') || *p == 0x7F) return false;
-    return strspn(name, TOKEN) == k;
+    return pd_head_is_token(name, k);
 }
 
 void pd_router_answer_lines(const char *lines, size_t n, struct pd_router_answer *ret, struct fo_buf *out) {

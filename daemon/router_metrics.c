@@ -1,6 +1,7 @@
 /* THE table of the router's metrics: a row is a metric, or one more value of its second label. */
 #include "daemon/router_metrics.h"
 
+#include "daemon/exposition.h"
 #include "daemon/http.h"
 #include "daemon/oai.h"
 #include "daemon/router.h"
@@ -77,23 +78,12 @@ bool pd_router_metric_doc(size_t i, struct pd_router_metric_doc *ret) {
     return true;
 }
 
-/* `{` or `,`, then name="value" with its escapes. */
-static void put_label(struct fo_buf *out, char *before, const char *name, const char *value) {
-    fo_buf_printf(out, "%c%s=\"", *before, name);
-    for (; *value; value++) {
-        if (*value == '"' || *value == '\\') fo_buf_putc(out, '\\');
-        fo_buf_putc(out, *value == '\n' ? ' ' : *value);
-    }
-    fo_buf_putc(out, '"');
-    *before = ',';
-}
-
 static void put_sample(struct fo_buf *out, const struct metric *m, const struct at *a) {
     char before = '{';
     fo_buf_puts(out, m->name);
-    if (m->value == one) put_label(out, &before, "version", pn_version());
-    if (a->b) put_label(out, &before, "backend", a->b->name);
-    if (m->label) put_label(out, &before, m->label, m->label_value);
+    if (m->value == one) pd_metric_label(out, &before, "version", pn_version());
+    if (a->b) pd_metric_label(out, &before, "backend", a->b->name);
+    if (m->label) pd_metric_label(out, &before, m->label, m->label_value);
     fo_buf_printf(out, "%s %llu\n", before == ',' ? "}" : "", (unsigned long long)m->value(a));
 }
 
@@ -104,7 +94,7 @@ void pd_router_metrics(struct pd_app *app, struct pd_call *c, const char *param)
     fo_buf_init(&out, MAX_PAGE);
     for (size_t i = 0; i < N_METRICS; i++) {
         const struct metric *m = &metrics[i];
-        if (m->help) fo_buf_printf(&out, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name, m->type == COUNTER ? "counter" : "gauge");
+        if (m->help) pd_metric_head(&out, m->name, m->type == COUNTER ? "counter" : "gauge", m->help);
         struct at a = { .r = r, .arg = m->arg };
         if (!m->backend) {
             put_sample(&out, m, &a);
@@ -117,7 +107,6 @@ void pd_router_metrics(struct pd_app *app, struct pd_call *c, const char *param)
         }
         pthread_mutex_unlock(&r->lock);
     }
-    if (out.failed) pd_json_reply(c, 200, &out); /* which says so */
-    else pd_reply(c, 200, "text/plain; version=0.0.4; charset=utf-8", "Cache-Control: no-store\r\n", out.data, out.len);
+    pd_metric_reply(c, &out);
     fo_buf_done(&out);
 }

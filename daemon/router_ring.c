@@ -3,20 +3,10 @@
  * bounded loads (Mirrokni, Thorup and Zadimoghaddam, 2018). */
 #include "daemon/router_ring.h"
 
-uint64_t pd_ring_hash(uint64_t h, const void *bytes, size_t n) {
-    const unsigned char *p = bytes;
-    for (size_t i = 0; i < n; i++) h = (h ^ p[i]) * 0x100000001b3u;
-    return h;
-}
+#include "foundry/base/hash.h"
 
-/* Each bit of the pair turns half of the bits of the result (the last steps of splitmix64). */
 static uint64_t score(uint64_t id, uint64_t key) {
-    uint64_t x = id ^ (key * 0x9e3779b97f4a7c15u);
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    x ^= x >> 31;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    return x ^ (x >> 27);
+    return fo_mix64(fo_mix64(id ^ (key * UINT64_C(0x9e3779b97f4a7c15))));
 }
 
 uint32_t pd_ring_bound(uint64_t total, size_t n_usable, uint32_t room) {

@@ -7,17 +7,13 @@
 #include <stdint.h>
 
 struct pd_ring_node {
-    uint64_t id;   /* pd_ring_hash of its name */
+    uint64_t id;   /* a number for its name */
     bool usable;   /* false: not asked, and no share is counted for it */
     uint32_t load; /* requests that it has now */
     uint32_t room; /* so many it runs at one time: below that it is never too busy */
 };
 
 enum { PD_RING_SLACK_PERCENT = 125 }; /* of the mean load: what a backend may have before its overflow goes on */
-
-/* FNV-1a (Fowler, Noll, Vo), to be continued: begin with PD_RING_SEED. Not against people who look for collisions: they would only share a backend. */
-#define PD_RING_SEED 0xcbf29ce484222325u
-uint64_t pd_ring_hash(uint64_t h, const void *bytes, size_t n);
 
 /* The most that a backend of this room may have when one more request comes to n_usable that have `total` between them. */
 uint32_t pd_ring_bound(uint64_t total, size_t n_usable, uint32_t room);

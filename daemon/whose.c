@@ -44,17 +44,8 @@ bool pd_whose_session(struct pd_params *p, const char *field, struct json_t *v, 
     return true;
 }
 
-static int rank(enum pn_priority p) {
-    return p == PN_PRIORITY_LOW ? 0 : p == PN_PRIORITY_NORMAL ? 1 : 2;
-}
-
-enum pn_priority pd_whose_lower(enum pn_priority a, enum pn_priority b) {
-    return rank(a) < rank(b) ? a : b;
-}
-
 const char *pd_whose_tier_name(enum pn_priority p) {
-    static const char *const names[] = { [PN_PRIORITY_NORMAL] = "default", [PN_PRIORITY_LOW] = "flex", [PN_PRIORITY_HIGH] = "priority" };
-    return names[p];
+    return p < PN_PRIORITY_NORMAL ? "flex" : p > PN_PRIORITY_NORMAL ? "priority" : "default";
 }
 
 bool pd_whose_fill(const struct pd_params *p, const struct pd_call *c, struct pn_request_opts *o, struct pd_error *x) {
@@ -64,7 +55,7 @@ bool pd_whose_fill(const struct pd_params *p, const struct pd_call *c, struct pn
     if (n > 0 && !pd_utf8_ok(header, n)) return pd_error_set(x, PD_ERR_VALUE, "X-Session-Id", "'X-Session-Id' is not UTF-8.");
     o->tenant = c->note.key[0] ? c->note.key : NULL;
     o->session = n > 0 ? header : p->session ? p->session : p->cache_key;
-    o->priority = pd_whose_lower(p->priority, c->most_priority);
+    o->priority = p->priority < c->most_priority ? p->priority : c->most_priority;
     o->keep_nothing = !p->cache_prompt;
     return true;
 }

@@ -17,8 +17,7 @@ enum { PD_MAX_SESSION_BYTES = 256 };
 bool pd_whose_tier(struct pd_params *p, struct json_t *v, struct pd_error *x);
 bool pd_whose_session(struct pd_params *p, const char *field, struct json_t *v, struct pd_error *x);
 
-/* The lower of two priorities, and what a tier of that priority is called. */
-enum pn_priority pd_whose_lower(enum pn_priority a, enum pn_priority b);
+/* What a tier of that priority is called. */
 const char *pd_whose_tier_name(enum pn_priority p);
 
 /* The opts' tenant, session, priority and keep_nothing; texts stay the call's and the params'. False with the error: the header's value is none that a

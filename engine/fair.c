@@ -154,7 +154,7 @@ bool pn_fair_before(const struct pn_account *a, const struct pn_account *b, bool
 }
 
 uint32_t pn_fair_urgency(enum pn_priority p) {
-    return p == PN_PRIORITY_LOW ? 0 : p == PN_PRIORITY_NORMAL ? 1 : 2;
+    return (uint32_t)(p - PN_PRIORITY_LOW);
 }
 
 uint32_t pn_fair_reach(enum pn_priority p, double since_ms, double step_ms) {

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "foundry/base/err.h"
+#include "foundry/base/hash.h"
 
 enum { BATCH = 64 /* probes under the lock at a time */ };
 static const uint64_t MAX_CHAINS = 1 << 30;
@@ -23,21 +24,14 @@ struct pn_index {
     struct kept slots[];
 };
 
-/* Every bit of the result depends on every bit of x (the finalizer of Steele, Lea and Flood's SplitMix). */
-static uint64_t mix(uint64_t x) {
-    x = (x ^ (x >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-    x = (x ^ (x >> 27)) * UINT64_C(0x94d049bb133111eb);
-    return x ^ (x >> 31);
-}
-
 uint64_t pn_chain_start(const char *tenant) {
     uint64_t h = tenant ? 1 : 0;
-    for (const char *c = tenant; c && *c; c++) h = mix(h + (unsigned char)*c + UINT64_C(0x9e3779b97f4a7c15));
+    for (const char *c = tenant; c && *c; c++) h = fo_mix64(h + (unsigned char)*c + UINT64_C(0x9e3779b97f4a7c15));
     return h;
 }
 
 uint64_t pn_chain_next(uint64_t chain, const int32_t *tokens, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) chain = mix(chain + (uint32_t)tokens[i] + UINT64_C(0x9e3779b97f4a7c15));
+    for (uint32_t i = 0; i < n; i++) chain = fo_mix64(chain + (uint32_t)tokens[i] + UINT64_C(0x9e3779b97f4a7c15));
     return chain;
 }
 
@@ -69,7 +63,7 @@ void pn_index_free(struct pn_index *x) {
 
 /* The slot of a chain, or the free one where it would go. */
 static uint64_t slot_of(const struct pn_index *x, uint64_t chain) {
-    uint64_t at = mix(chain) & (x->n_slots - 1);
+    uint64_t at = fo_mix64(chain) & (x->n_slots - 1);
     while (x->slots[at].n > 0 && x->slots[at].chain != chain) at = (at + 1) & (x->n_slots - 1);
     return at;
 }
@@ -89,7 +83,7 @@ void pn_index_add(struct pn_index *x, uint64_t chain) {
 static void take_out(struct pn_index *x, uint64_t at) {
     uint64_t mask = x->n_slots - 1;
     for (uint64_t next = (at + 1) & mask; x->slots[next].n > 0; next = (next + 1) & mask) {
-        uint64_t home = mix(x->slots[next].chain) & mask;
+        uint64_t home = fo_mix64(x->slots[next].chain) & mask;
         if (((next - home) & mask) < ((next - at) & mask)) continue; /* it is at, or behind, where it belongs only there */
         x->slots[at] = x->slots[next];
         at = next;

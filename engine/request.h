@@ -16,7 +16,7 @@ struct pn_request;
 
 enum { PN_MAX_STOPS = 16, PN_MAX_STOP_BYTES = 256 };
 
-enum pn_priority { PN_PRIORITY_NORMAL, PN_PRIORITY_LOW, PN_PRIORITY_HIGH };
+enum pn_priority { PN_PRIORITY_LOW = -1, PN_PRIORITY_NORMAL /* 0: of who does not say */, PN_PRIORITY_HIGH }; /* ascending */
 
 struct pn_request_opts {
     const int32_t *tokens;  /* [n_tokens], copied */

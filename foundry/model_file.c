@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "foundry/base/err.h"
+#include "foundry/base/hash.h"
 #include "foundry/gguf_int.h"
 #include "foundry/hf.h"
 
@@ -39,12 +40,6 @@ int fo_model_open_weights(const char *path, struct fo_gguf **ret, struct fo_err 
 
 /* --- identity --- */
 
-/* FNV-1a (Fowler, Noll, Vo): enough to see a difference that nobody made on purpose. */
-static uint64_t mix(uint64_t h, const void *bytes, size_t n) {
-    for (size_t i = 0; i < n; i++) h = (h ^ ((const unsigned char *)bytes)[i]) * 0x100000001B3u;
-    return h;
-}
-
 static uint64_t of_file(const char *path) {
     struct stat st;
     if (stat(path, &st) != 0) return 0;
@@ -54,7 +49,7 @@ static uint64_t of_file(const char *path) {
     const struct timespec t = st.st_mtim;
 #endif
     const uint64_t facts[] = { st.st_dev, st.st_ino, (uint64_t)st.st_size, (uint64_t)t.tv_sec, (uint64_t)t.tv_nsec };
-    return mix(mix(0xCBF29CE484222325u, path, strlen(path)), facts, sizeof facts);
+    return fo_fnv1a(fo_fnv1a(FO_FNV_SEED, path, strlen(path)), facts, sizeof facts);
 }
 
 /* The files of a directory that may belong to its model; the order in which they come does not count. */

@@ -4,11 +4,10 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "foundry/base/hash.h"
+
 static uint64_t splitmix64(uint64_t *x) {
-    uint64_t z = (*x += 0x9E3779B97F4A7C15u);
-    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
-    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
-    return z ^ (z >> 31);
+    return fo_mix64(*x += 0x9E3779B97F4A7C15u);
 }
 
 static uint64_t rotl(uint64_t x, int k) {

@@ -8,6 +8,7 @@
 #include <cmocka.h>
 
 #include "daemon/router_ring.h"
+#include "foundry/base/hash.h"
 
 enum { N = 5, KEYS = 20000, ROOM = 1 << 20 };
 
@@ -15,12 +16,12 @@ static void make(struct pd_ring_node *nodes, size_t n) {
     for (size_t i = 0; i < n; i++) {
         char name[64];
         int len = snprintf(name, sizeof name, "http://10.0.0.%zu:8080", i + 1); /* they differ in one byte */
-        nodes[i] = (struct pd_ring_node){ .id = pd_ring_hash(PD_RING_SEED, name, (size_t)len), .usable = true, .room = ROOM };
+        nodes[i] = (struct pd_ring_node){ .id = fo_fnv1a(FO_FNV_SEED, name, (size_t)len), .usable = true, .room = ROOM };
     }
 }
 
 static uint64_t key_of(int i) {
-    return pd_ring_hash(PD_RING_SEED, &i, sizeof i);
+    return fo_fnv1a(FO_FNV_SEED, &i, sizeof i);
 }
 
 static void spreads_keys_evenly(void **state) {
