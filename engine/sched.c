@@ -168,6 +168,30 @@ void pn_sched_forget(struct pn_sched *s, const char *session) {
     pn_wake_ring(s->wake);
 }
 
+/* Under the lock. */
+static int errand_check(const struct pn_sched *s, struct fo_err *e) {
+    if (s->failed) return fo_fail(e, FO_EUNAVAIL, "the model failed: %s", s->reason);
+    if (s->stop || s->gone) return fo_fail(e, FO_EUNAVAIL, "the model was unloaded");
+    return 0;
+}
+
+int pn_sched_errand(struct pn_sched *s, pn_sched_errand_fn *fn, void *ctx, struct fo_err *e) {
+    struct pn_errand x = { .fn = fn, .ctx = ctx };
+    pthread_mutex_lock(&s->lock);
+    int rc = errand_check(s, e);
+    if (rc == 0) {
+        *s->errands_end = &x;
+        s->errands_end = &x.next;
+        pthread_mutex_unlock(&s->lock);
+        pn_wake_ring(s->wake);
+        pthread_mutex_lock(&s->lock);
+        while (!x.done) pthread_cond_wait(&s->errand_done, &s->lock);
+        rc = x.rc ? errand_check(s, e) : 0;
+    }
+    pthread_mutex_unlock(&s->lock);
+    return rc;
+}
+
 void pn_sched_drain(struct pn_sched *s) {
     pthread_mutex_lock(&s->lock);
     s->draining = true;
@@ -265,6 +289,7 @@ static void sched_done(struct pn_sched *s) {
     free(s->odds);
     free(s->shown);
     pthread_cond_destroy(&s->idle_now);
+    pthread_cond_destroy(&s->errand_done);
     pthread_mutex_destroy(&s->lock);
     free(s);
 }
@@ -284,6 +309,8 @@ int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, pn_sched_h
     pthread_condattr_init(&attr);
     pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
     pthread_cond_init(&s->idle_now, &attr);
+    pthread_cond_init(&s->errand_done, &attr);
+    s->errands_end = &s->errands;
     pthread_condattr_destroy(&attr);
     /* A sequence each, and a token each in a step. */
     s->n_slots = pn_least(pn_least(s->info->max_concurrent, s->info->max_sessions), s->info->max_batch);

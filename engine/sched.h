@@ -23,6 +23,7 @@
 
 struct fo_err;
 struct pn_model;
+struct pn_prefix;
 struct pn_request;
 struct pn_request_opts;
 struct pn_sched;
@@ -77,6 +78,12 @@ bool pn_sched_failed(struct pn_sched *s);
 /* The conversation under this key is over: what is kept of it goes when the worker next looks around. Without memory for the note it
  * goes by age. */
 void pn_sched_forget(struct pn_sched *s, const char *session);
+
+/* Has the worker call fn between two steps, and waits until it has: the way to look at sequences, pages and what is kept from another thread. What
+ * takes long goes in pieces, an errand each: steps come in between. Never from the worker itself. FO_EUNAVAIL when it has stopped, or the model
+ * failed, and fn was not called. A scheduler that drains still runs errands. */
+typedef void pn_sched_errand_fn(void *ctx, struct pn_model *m, struct pn_prefix *p);
+int pn_sched_errand(struct pn_sched *s, pn_sched_errand_fn *fn, void *ctx, struct fo_err *e);
 
 /* Takes no new requests from now on. */
 void pn_sched_drain(struct pn_sched *s);

@@ -43,6 +43,15 @@ struct pn_over {
     char session[];
 };
 
+/* On the stack of the thread that waits for it; every field but the first four under the lock. */
+struct pn_errand {
+    pn_sched_errand_fn *fn;
+    void *ctx;
+    struct pn_errand *next;
+    int rc; /* with done: 0 = fn was called */
+    bool done;
+};
+
 struct pn_sched {
     struct pn_model *m;
     const struct pn_model_info *info;
@@ -66,6 +75,9 @@ struct pn_sched {
     pthread_mutex_t lock; /* guards the rest */
     struct pn_sched_limits limits;
     pthread_cond_t idle_now;
+    pthread_cond_t errand_done;
+    struct pn_errand *errands, **errands_end; /* in the order of asking */
+    bool gone; /* the worker looks at nothing any more */
     struct pn_queue queue;
     uint32_t n_running;
     uint32_t n_leaving; /* out of the queue of a model that failed: nobody's yet */
@@ -123,6 +135,8 @@ void pn_sched_publish_kv(struct pn_sched *s);
 void pn_slot_publish(struct pn_sched *s, const struct pn_slot *sl);
 /* The end of a running request; err NULL = a good one. The slot is free afterwards. */
 void pn_slot_end(struct pn_sched *s, struct pn_slot *sl, enum pn_finish finish, const struct fo_err *err);
+/* Errands that wait are over without having been run. */
+void pn_sched_errands_end(struct pn_sched *s);
 /* The weights or the device are gone: everything here ends with the reason, and nothing new is taken. The process lives. */
 void pn_sched_model_failed(struct pn_sched *s, const struct fo_err *err);
 

@@ -10,7 +10,10 @@
 #include "engine/wake.h"
 #include "foundry/base/log.h"
 
-enum { TICK_MS = 1000 };
+enum {
+    TICK_MS = 1000,
+    ERRANDS_MS = 10 /* of errands between two steps; the first is run in any case */
+};
 
 /* --- the end of a request -------------------------------------------------------------------- */
 /* What becomes of a slot's sequence: tokens and KV that are sound may serve other requests. */
@@ -135,6 +138,7 @@ void pn_sched_model_failed(struct pn_sched *s, const struct fo_err *err) {
     pthread_mutex_unlock(&s->lock);
     bequeath(s, list, others, err);
     end_running(s, err);
+    pn_sched_errands_end(s);
     while (pn_prefix_evict(s->idle)) {}
     pthread_mutex_lock(&s->lock);
     pn_sched_publish_kv(s);
@@ -254,6 +258,49 @@ static bool start_one(struct pn_sched *s) {
     pn_request_start(r);
     return true;
 }
+
+/* --- errands --------------------------------------------------------------------------------- */
+/* The first that waits; NULL = there is none. */
+static struct pn_errand *next_errand(struct pn_sched *s) {
+    pthread_mutex_lock(&s->lock);
+    struct pn_errand *x = s->errands;
+    if (x && !(s->errands = x->next)) s->errands_end = &s->errands;
+    pthread_mutex_unlock(&s->lock);
+    return x;
+}
+
+/* x is its caller's again, and not to be touched behind this. Under the lock. */
+static void errand_over(struct pn_sched *s, struct pn_errand *x, int rc) {
+    x->rc = rc;
+    x->done = true;
+    pthread_cond_broadcast(&s->errand_done);
+}
+
+/* Answers that run wait for them no longer than for a small step. True = some are left. */
+static bool run_errands(struct pn_sched *s) {
+    double until = pn_now_ms() + ERRANDS_MS;
+    for (struct pn_errand *x; (x = next_errand(s));) {
+        x->fn(x->ctx, s->m, s->idle);
+        pthread_mutex_lock(&s->lock);
+        pn_sched_publish_kv(s);
+        errand_over(s, x, 0);
+        pthread_mutex_unlock(&s->lock);
+        if (s->n_run > 0 && pn_now_ms() >= until) return true;
+    }
+    return false;
+}
+
+void pn_sched_errands_end(struct pn_sched *s) {
+    pthread_mutex_lock(&s->lock);
+    for (struct pn_errand *x = s->errands, *next; x; x = next) {
+        next = x->next;
+        errand_over(s, x, FO_EUNAVAIL);
+    }
+    s->errands = NULL;
+    s->errands_end = &s->errands;
+    pthread_mutex_unlock(&s->lock);
+}
+
 /* --- the loop -------------------------------------------------------------------------------- */
 /* How long to sleep: a tick, or until the oldest in the queue has waited too long. */
 static int wait_ms(struct pn_sched *s) {
@@ -270,14 +317,20 @@ void *pn_sched_worker(void *sched) {
     struct fo_err e;
     for (;;) {
         uint64_t seen = pn_wake_count(s->wake);
-        if (!sweep(s)) return NULL;
+        if (!sweep(s)) break;
+        bool more = run_errands(s);
         while (start_one(s)) {}
         uint32_t n = pn_sched_build(s);
         if (n > 0) {
             pn_sched_step(s, n);
             continue;
         }
-        pn_wake_wait(s->wake, seen, wait_ms(s));
+        if (!more) pn_wake_wait(s->wake, seen, wait_ms(s));
         if (!s->failed && pn_model_check(s->m, &e) != 0) pn_sched_model_failed(s, &e);
     }
+    pthread_mutex_lock(&s->lock);
+    s->gone = true;
+    pthread_mutex_unlock(&s->lock);
+    pn_sched_errands_end(s);
+    return NULL;
 }
