@@ -37,7 +37,7 @@ static int estimate(const struct pn_model *m, struct pn_estimate *ret, struct fo
         .input_bytes = pn_bind_layer_bytes(&m->bind, PN_AT_INPUT, NULL),
         .scratch_bytes = scratch + p->stream_bytes,
         .logits_bytes = with_logits - scratch,
-        .host_bytes = m->host_bytes + sessions,
+        .host_bytes = m->host_bytes + sessions + i->text_bytes,
         .staging_bytes = pn_bind_chunk_bytes() < i->weights_bytes ? pn_bind_chunk_bytes() : i->weights_bytes,
     };
     if (!est.layer_bytes || !est.layer_kv_bytes) {
@@ -58,8 +58,9 @@ int pn_model_estimate(const char *path, const struct pn_model_opts *o, struct pn
     struct fo_err why = { 0 };
     struct pn_model_opts whole = *o;
     whole.n_parts = 0;
-    if (pn_model_start(path, false, &m, e)) return e->code;
+    if (pn_model_start(path, &m, e)) return e->code;
     int rc = pn_model_prepare(m, &whole, &why);
+    if (!rc) rc = pn_model_open_tok(m, &why);
     if (!rc) rc = estimate(m, ret, &why);
     pn_model_free(m);
     if (rc == FO_ENOMEM) {

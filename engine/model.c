@@ -333,15 +333,15 @@ static int fill(struct pn_model *m, const struct pn_model_opts *o, struct fo_err
     return FO_OK;
 }
 
-/* The tokenizer may be one that this build lacks: the model then takes and gives tokens only. */
-static int open_text(struct pn_model *m, const char *chat_template, struct fo_err *e) {
+int pn_model_open_tok(struct pn_model *m, struct fo_err *e) {
     struct fo_err why;
     int32_t n_tokens = 0;
     if (fo_tok_open(m->gguf, &m->tok, &why) == FO_OK) {
         n_tokens = fo_tok_n_vocab(m->tok);
         if ((uint32_t)n_tokens <= m->h.n_vocab) {
             m->info.has_tokenizer = true;
-            return pn_chat_open(m->gguf, m->tok, chat_template, &m->chat, e);
+            m->info.text_bytes = fo_tok_bytes(m->tok);
+            return FO_OK;
         }
         fo_fail(&why, FO_EFORMAT, "the tokenizer has %d tokens, the embedding %u", n_tokens, m->h.n_vocab);
         fo_tok_free(m->tok);
@@ -356,14 +356,19 @@ static int open_text(struct pn_model *m, const char *chat_template, struct fo_er
     return FO_OK;
 }
 
-int pn_model_start(const char *path, bool with_text, struct pn_model **ret, struct fo_err *e) {
+static int open_text(struct pn_model *m, const char *chat_template, struct fo_err *e) {
+    if (pn_model_open_tok(m, e)) return e->code;
+    return m->tok ? pn_chat_open(m->gguf, m->tok, chat_template, &m->chat, e) : FO_OK;
+}
+
+int pn_model_start(const char *path, struct pn_model **ret, struct fo_err *e) {
     struct pn_model *m = calloc(1, sizeof *m);
     if (!m || !(m->path = strdup(path))) {
         free(m);
         return fo_fail(e, FO_ENOMEM, "%s: no memory for a model", path);
     }
     fo_region_init(&m->region, REGION_CAP_BYTES);
-    if ((with_text ? fo_model_open : fo_model_open_weights)(path, &m->gguf, e)) {
+    if (fo_model_open(path, &m->gguf, e)) {
         pn_model_free(m);
         return e->code;
     }
@@ -373,7 +378,7 @@ int pn_model_start(const char *path, bool with_text, struct pn_model **ret, stru
 
 int pn_model_open(const char *path, const struct pn_model_opts *o, struct pn_model **ret, struct fo_err *e) {
     struct pn_model *m = NULL;
-    if (pn_model_start(path, true, &m, e)) return e->code;
+    if (pn_model_start(path, &m, e)) return e->code;
     if (pn_model_prepare(m, o, e) || allocate(m, e) || fill(m, o, e) || open_text(m, o->chat_template, e) || pn_model_state(m, e)) {
         pn_model_free(m);
         return fo_wrap(e, "%s", path);
@@ -410,8 +415,9 @@ int pn_model_measure(const char *path, const struct pn_model_opts *o, struct pn_
     static _Thread_local char arch[PN_SHOWN], name[PN_SHOWN];
     struct pn_model *m = NULL;
     struct fo_err why;
-    if (pn_model_start(path, false, &m, e)) return e->code;
+    if (pn_model_start(path, &m, e)) return e->code;
     int rc = pn_model_prepare(m, o, &why);
+    if (!rc) rc = pn_model_open_tok(m, &why);
     if (rc == FO_ENOMEM) {
         pn_model_free(m);
         *e = why;
@@ -424,6 +430,7 @@ int pn_model_measure(const char *path, const struct pn_model_opts *o, struct pn_
     ret->path = path;
     ret->arch = arch;
     ret->name = name;
+    ret->tokenizer_error = NULL;
     pn_model_free(m);
     return FO_OK;
 }

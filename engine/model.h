@@ -77,6 +77,7 @@ struct pn_model_info {
     uint64_t state_bytes;             /* of kv_bytes: recurrent state, all blocks of it */
     uint64_t scratch_bytes;           /* of all dies and the host */
     uint64_t host_bytes;              /* of these on the host: the rows of a step, and what is carried between dies */
+    uint64_t text_bytes;              /* on the host, besides: the tokenizer */
     struct pn_part_info parts[PN_MAX_PARTS]; /* [n_parts] */
     int n_parts;
 };
@@ -93,8 +94,8 @@ uint64_t pn_model_identity(const char *path);
  * *ret_len bytes within `path`. */
 const char *pn_model_path_name(const char *path, size_t *ret_len);
 
-/* The memory a model would take with these options, from its header alone: nothing is allocated on the device and the tokenizer is not
- * opened. A file that this build cannot serve is no failure: *ret is filled as far as it could be read and ret_why (else "") says why.
+/* The memory a model would take with these options, from its header alone: nothing is allocated on the device; the tokenizer is
+ * opened for its size and closed again. A file that this build cannot serve is no failure: *ret is filled as far as it could be read and ret_why (else "") says why.
  * `path` in *ret is the caller's; its other strings are valid until this thread's next call. FO_ENOMEM, and what opening the file says. */
 int pn_model_measure(const char *path, const struct pn_model_opts *opts, struct pn_model_info *ret, char *ret_why, size_t why_size,
                      struct fo_err *e);
@@ -111,7 +112,7 @@ struct pn_estimate {
     uint64_t tied_bytes;      /* weights of the input that the last layer's die needs too, when it is another one */
     uint64_t scratch_bytes;   /* on each die */
     uint64_t logits_bytes;    /* scratch besides, on the die of the last layer */
-    uint64_t host_bytes;      /* on the host, as long as it is loaded: the rows of a step, sessions, what drafts are looked up in. The tokenizer is not in it */
+    uint64_t host_bytes;      /* on the host, as long as it is loaded: the rows of a step, sessions, what drafts are looked up in, the tokenizer */
     uint64_t staging_bytes;   /* on the host, while it is loaded onto a die that does not read the file where it is mapped */
 };
 /* As pn_model_measure, for the die o->dev stands for (parts are not read). *ret is filled only when the file can be served (ret_why is ""

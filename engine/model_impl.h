@@ -74,5 +74,8 @@ struct pn_model {
 uint64_t pn_model_state_bytes(const struct pn_model *m, uint32_t n_layers);
 
 /* model.c's, for estimate.c: a model as far as its file's header, and then as far as the measured layout. */
-int pn_model_start(const char *path, bool with_text, struct pn_model **ret, struct fo_err *e);
+int pn_model_start(const char *path, struct pn_model **ret, struct fo_err *e);
 int pn_model_prepare(struct pn_model *m, const struct pn_model_opts *o, struct fo_err *e);
+/* The tokenizer of a model that was started with text, and what it takes. One that this build lacks is no failure: the model then takes and gives
+ * tokens only. FO_ENOMEM. */
+int pn_model_open_tok(struct pn_model *m, struct fo_err *e);

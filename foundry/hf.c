@@ -95,7 +95,6 @@ bool fo_hf_tensor_name(const char *name, char *out, size_t size) {
 
 struct hf {
     const char *dir;
-    bool with_text;
     struct fo_err *e;
     struct fo_hf_config config;
     struct fo_gguf *g;
@@ -147,7 +146,7 @@ static int write_metadata(struct hf *h, struct fo_region *region, struct fo_gguf
 /* A model without a tokenizer, or with one that this build lacks, takes and gives token ids: why is kept for whoever asks for text. */
 static int write_tokenizer(struct hf *h, struct fo_gguf_writer *w) {
     struct fo_err why;
-    int rc = h->with_text ? fo_hf_tokenizer(h->dir, w, &why) : FO_OK;
+    int rc = fo_hf_tokenizer(h->dir, w, &why);
     if (rc == FO_ENOMEM) {
         *h->e = why;
         return rc;
@@ -291,8 +290,8 @@ static int read_all(struct hf *h) {
     return check_config(h) ? (int)h->e->code : fo_gguf_state(h->g, h->e);
 }
 
-int fo_hf_open(const char *dir, bool with_text, struct fo_gguf **ret, struct fo_err *e) {
-    struct hf h = { .dir = dir, .with_text = with_text, .e = e };
+int fo_hf_open(const char *dir, struct fo_gguf **ret, struct fo_err *e) {
+    struct hf h = { .dir = dir, .e = e };
     int rc = read_all(&h);
     if (rc) fo_gguf_close(h.g);
     else *ret = h.g;

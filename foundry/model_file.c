@@ -12,11 +12,11 @@
 #include "foundry/gguf_int.h"
 #include "foundry/hf.h"
 
-static int open_model(const char *path, bool with_text, struct fo_gguf **ret, struct fo_err *e) {
+int fo_model_open(const char *path, struct fo_gguf **ret, struct fo_err *e) {
     struct fo_gguf *g;
     struct stat st;
     uint32_t no, n;
-    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return fo_hf_open(path, with_text, ret, e);
+    if (stat(path, &st) == 0 && S_ISDIR(st.st_mode)) return fo_hf_open(path, ret, e);
     /* The name alone makes no shard: a file may be called so and hold the whole model. */
     int rc = fo_gguf_open(path, &g, e);
     if (rc == FO_ENOENT && fo_shard_name(path, &no, &n)) return fo_shards_open(path, ret, e); /* says which of them is missing */
@@ -28,14 +28,6 @@ static int open_model(const char *path, bool with_text, struct fo_gguf **ret, st
     }
     fo_gguf_close(g);
     return fo_shards_open(path, ret, e);
-}
-
-int fo_model_open(const char *path, struct fo_gguf **ret, struct fo_err *e) {
-    return open_model(path, true, ret, e);
-}
-
-int fo_model_open_weights(const char *path, struct fo_gguf **ret, struct fo_err *e) {
-    return open_model(path, false, ret, e);
 }
 
 /* --- identity --- */

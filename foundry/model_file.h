@@ -15,8 +15,6 @@ struct fo_gguf;
 /* Opens all files and checks each one wholly, so that nothing is found missing later. As fo_gguf_open; besides, FO_ENOENT names a shard
  * that is missing and FO_EFORMAT says which two files do not belong together. Close it with fo_gguf_close. */
 int fo_model_open(const char *path, struct fo_gguf **ret, struct fo_err *e);
-/* The same without what is there for text alone, where that is in files of its own (a directory's tokenizer.json, many MB of it). */
-int fo_model_open_weights(const char *path, struct fo_gguf **ret, struct fo_err *e);
 
 /* A number that changes when any file of the model is replaced, written to, added or removed: of names, device, inode, size and mtime. 0
  * when there is no such path. It opens no file. */

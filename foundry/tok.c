@@ -290,6 +290,19 @@ void fo_tok_free(struct fo_tok *t) {
     free(t);
 }
 
+static size_t hash_bytes(const struct fo_tok_hash *h) {
+    return h->slots ? (h->mask + 1) * sizeof *h->slots : 0;
+}
+
+size_t fo_tok_bytes(const struct fo_tok *t) {
+    size_t n = sizeof *t + t->n * sizeof *t->entry + hash_bytes(&t->by_text) + (t->n_special + 1) * sizeof *t->special + fo_pre_bytes(t->pre);
+    if (t->pair) n += (t->pair_mask + 1) * sizeof *t->pair + (t->pair_bits_mask + 1) * sizeof *t->pair_bits;
+    if (t->first) n += FO_TOK_FIRSTS * sizeof *t->first;
+    if (t->chars) n += FO_TOK_CHARS * sizeof *t->chars;
+    if (t->plain) n += t->plain_bytes + (t->n + 1) * sizeof *t->plain_at + hash_bytes(&t->by_plain);
+    return t->rank ? n + t->n * sizeof *t->rank : n;
+}
+
 int32_t fo_tok_n_vocab(const struct fo_tok *t) {
     return (int32_t)t->n;
 }

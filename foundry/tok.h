@@ -18,6 +18,7 @@ struct fo_tok;
  * model or pre-tokenizer rule that this build lacks; FO_EFORMAT what is broken. */
 int fo_tok_open(const struct fo_gguf *g, struct fo_tok **ret, struct fo_err *e);
 void fo_tok_free(struct fo_tok *t); /* NULL is allowed */
+size_t fo_tok_bytes(const struct fo_tok *t); /* of heap that it holds, for a plan of memory */
 
 int32_t fo_tok_n_vocab(const struct fo_tok *t);
 int32_t fo_tok_bos(const struct fo_tok *t); /* -1 = the model has none */

@@ -234,9 +234,9 @@ static int bpe_open(struct fo_tok *t, const struct fo_gguf *g, struct fo_err *e)
     if (!n_bytes) return fo_fail(e, FO_EFORMAT, "tokenizer.ggml.tokens has no token for any byte");
     t->lossy = n_bytes < 256;
     if ((rc = fo_tok_open_merges(t, g, e))) return rc;
-    t->first = malloc(256 * 256 * sizeof *t->first);
+    t->first = malloc(FO_TOK_FIRSTS * sizeof *t->first);
     if (!t->first) return fo_fail(e, FO_ENOMEM, "no memory for the tokenizer's merges");
-    for (unsigned i = 0; i < 256 * 256; i++) {
+    for (unsigned i = 0; i < FO_TOK_FIRSTS; i++) {
         int32_t a = t->byte_id[i >> 8], b = t->byte_id[i & 255];
         t->first[i].rank = a < 0 || b < 0 ? FO_MERGE_NONE : fo_tok_pair_find(t, (uint32_t)a, (uint32_t)b, &t->first[i].id);
     }

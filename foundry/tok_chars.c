@@ -14,7 +14,7 @@
 #include "foundry/tok_int.h"
 #include "foundry/unicode.h"
 
-enum { N_CHARS = 1 << 16, N_BYTES = 3 };
+enum { N_BYTES = 3 };
 
 /* The raw byte at an end of a token's text. */
 static int edge(const struct fo_tok_entry *en, bool last) {
@@ -61,7 +61,7 @@ static uint32_t token_of(const struct fo_tok *t, const struct ranks *r, const ui
 }
 
 static void fill(struct fo_tok *t, const struct ranks *r) {
-    for (uint32_t i = 0; i < N_CHARS; i++) {
+    for (uint32_t i = 0; i < FO_TOK_CHARS; i++) {
         int32_t id[N_BYTES] = { t->byte_id[0xE0 | i >> 12], t->byte_id[0x80 | (i >> 6 & 63)], t->byte_id[0x80 | (i & 63)] };
         bool bytes = id[0] >= 0 && id[1] >= 0 && id[2] >= 0;
         t->chars[i] = bytes ? token_of(t, r, (uint32_t[]){ (uint32_t)id[0], (uint32_t)id[1], (uint32_t)id[2] }) : UINT32_MAX;
@@ -72,7 +72,7 @@ int fo_tok_open_chars(struct fo_tok *t, struct fo_err *e) {
     size_t n = t->n, bytes = n * sizeof(uint32_t);
     struct ranks r = { malloc(bytes), malloc(bytes) };
     int rc = 0;
-    t->chars = malloc(N_CHARS * sizeof *t->chars);
+    t->chars = malloc(FO_TOK_CHARS * sizeof *t->chars);
     if (!r.left || !r.right || !t->chars) {
         rc = fo_fail(e, FO_ENOMEM, "no memory for the tokenizer's characters");
     } else {

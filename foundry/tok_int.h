@@ -12,6 +12,8 @@ struct fo_pre;
 /* Token types as GGUF numbers them. */
 enum { FO_TT_UNDEFINED, FO_TT_NORMAL, FO_TT_UNKNOWN, FO_TT_CONTROL, FO_TT_USER, FO_TT_UNUSED, FO_TT_BYTE };
 
+enum { FO_TOK_FIRSTS = 256 * 256, FO_TOK_CHARS = 1 << 16 }; /* pairs of bytes; characters of three bytes */
+
 enum { FO_TF_END = 1, FO_TF_RSTRIP = 2, FO_TF_LSTRIP = 4 }; /* STRIP: swallows the white space on that side */
 
 /* When SPM puts a space in front of a piece of text. */
@@ -102,14 +104,15 @@ struct fo_tok {
     /* byte-level BPE */
     struct fo_pre *pre;
     uint16_t byte_char[256];    /* fo_tok_byte_char */
-    struct fo_tok_first *first; /* [256 * 256] the merges of two bytes */
-    uint32_t *chars;            /* [65536] by the 16 bits of a character of three bytes: its token, where merging may start from it
+    struct fo_tok_first *first; /* [FO_TOK_FIRSTS] the merges of two bytes */
+    uint32_t *chars;            /* [FO_TOK_CHARS] by the 16 bits of a character of three bytes: its token, where merging may start from it
                                    (tok_chars.c), else UINT32_MAX */
     bool whole_words;
     bool nfc;    /* text is brought to Unicode form C first */
     bool spaced; /* every piece starts with a space */
     /* SPM */
     char *plain;            /* the tokens' texts with U+2581 as a space, one after the other */
+    size_t plain_bytes;     /* of heap */
     uint32_t *plain_at;     /* [n + 1] */
     uint32_t *rank;         /* [n] order of the scores: less = merged earlier */
     struct fo_tok_hash by_plain;

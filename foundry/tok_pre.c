@@ -275,6 +275,12 @@ void fo_pre_free(struct fo_pre *p) {
     free(p);
 }
 
+size_t fo_pre_bytes(const struct fo_pre *p) {
+    size_t n = p ? sizeof *p : 0;
+    for (int i = 0; p && i < p->n_passes; i++) n += fo_re_bytes(p->pass[i].re);
+    return n;
+}
+
 struct split {
     const struct fo_pre *p;
     int (*word)(void *ctx, const char *s, size_t n);

@@ -15,6 +15,7 @@ enum {
 /* Compiles the rule of that name (not NUL-terminated). FO_EUNSUPPORTED names it when there is no such row. Immutable. */
 int fo_pre_open(const char *name, size_t len, struct fo_pre **ret, unsigned *ret_flags, struct fo_err *e);
 void fo_pre_free(struct fo_pre *p); /* NULL is allowed */
+size_t fo_pre_bytes(const struct fo_pre *p); /* of heap; 0 of NULL */
 
 /* A rule that a model brings along. */
 enum {

@@ -32,6 +32,7 @@ struct fo_re {
     uint8_t *blocks;         /* [n_blocks, 256] class */
     uint16_t *next;          /* [n_states, n_classes]; state 0 = dead, 1 = start */
     unsigned n_classes;
+    size_t n_blocks, n_states; /* that there is room for */
     uint8_t invalid, end;    /* the classes of an invalid byte and of the end of the text */
 };
 
@@ -503,6 +504,7 @@ static int pack_blocks(struct build *b, const uint8_t *flat) {
                 uint8_t *p = realloc(re->blocks, size * 256);
                 if (!p) return fo_fail(b->e, FO_ENOMEM, "no memory for a pre-tokenizer rule");
                 re->blocks = p;
+                re->n_blocks = size;
             }
             memcpy(re->blocks + n++ * 256, block, 256);
         }
@@ -573,6 +575,7 @@ static int state_of(struct build *b, struct states *s, const uint16_t *list, siz
         if (start) s->start = start;
         if (next) b->re->next = next;
         if (!start || !next) return fo_fail(b->e, FO_ENOMEM, "no memory for a pre-tokenizer rule");
+        b->re->n_states = size;
         if (!s->size) s->start[0] = 0;
         s->size = size;
     }
@@ -692,6 +695,10 @@ void fo_re_free(struct fo_re *re) {
     free(re->blocks);
     free(re->next);
     free(re);
+}
+
+size_t fo_re_bytes(const struct fo_re *re) {
+    return re ? sizeof *re + re->n_blocks * 256 + re->n_states * re->n_classes * sizeof *re->next : 0;
 }
 
 void fo_re_map_bytes(struct fo_re *re, uint32_t (*char_of)(unsigned byte)) {

@@ -17,6 +17,7 @@ struct fo_re;
  * Hostile expressions are safe. Immutable; free with fo_re_free. */
 int fo_re_compile(const char *re, const char *skip, struct fo_re **ret, struct fo_err *e);
 void fo_re_free(struct fo_re *re); /* NULL is allowed */
+size_t fo_re_bytes(const struct fo_re *re); /* of heap; 0 of NULL */
 
 /* From now on (before the first match) each byte of a text is one character, the one that char_of gives. */
 void fo_re_map_bytes(struct fo_re *re, uint32_t (*char_of)(unsigned byte));

@@ -226,7 +226,8 @@ static int open_plain(struct fo_tok *t, bool merges, struct fo_err *e) {
     uint64_t total = 0;
     for (uint32_t i = 0; i < t->n; i++) total += t->entry[i].len;
     if (total > UINT32_MAX) return fo_fail(e, FO_EFORMAT, "tokenizer.ggml.tokens: %llu bytes of text", (unsigned long long)total);
-    t->plain = malloc((size_t)total + 1);
+    t->plain_bytes = (size_t)total + 1;
+    t->plain = malloc(t->plain_bytes);
     t->plain_at = malloc(((size_t)t->n + 1) * sizeof *t->plain_at);
     if (!t->plain || !t->plain_at) return fo_fail(e, FO_ENOMEM, "no memory for the tokenizer's vocabulary");
     int rc = fo_tok_hash_new(&t->by_plain, t->n, e);

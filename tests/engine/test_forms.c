@@ -313,6 +313,12 @@ static void a_directory_s_tokenizer_is_opened_with_it_or_is_why_there_is_none(vo
     if (!pn_model_info(m)->has_tokenizer) fail_msg("%s", pn_model_info(m)->tokenizer_error);
     assert_int_equal(fo_tok_n_vocab(pn_model_tok(m)), 352);
     assert_non_null(pn_model_chat(m));
+    struct pn_model_info measured;
+    char why[200];
+    struct fo_err e;
+    assert_int_equal(pn_model_measure(dir, &(struct pn_model_opts){ .dev = dev, .kv_default = true }, &measured, why, sizeof why, &e), FO_OK);
+    assert_true(measured.text_bytes > 100000); /* tables over characters and pairs of bytes alone are more */
+    assert_int_equal(measured.text_bytes, pn_model_info(m)->text_bytes);
     pn_model_free(m);
     snprintf(path, sizeof path, "%s/tokenizer.json", dir);
     for (int i = 0; i < 2; i++) {

@@ -3,6 +3,7 @@
 #include "foundry/tok.h"
 
 #include <dirent.h>
+#include <malloc.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -225,6 +226,36 @@ static void pain_57_random_text_has_the_references_ids(void **state) {
     }
 }
 
+static size_t heap_in_use(void) {
+    struct mallinfo2 i = mallinfo2();
+    return i.uordblks + i.hblkhd;
+}
+
+static void counts_the_heap_that_it_holds(void **state) {
+    (void)state;
+    static const char *const names[] = { "bpe352-llama-bpe", "bpe352-qwen2", "bpe352-smollm", "bpe768-gpt-2", "spm352", "spm352-phi3", "spm768", "smollm2-real" };
+    if (heap_in_use() == 0) skip(); /* a sanitizer's allocator does not say */
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        char folder[512];
+        struct fo_buf file;
+        struct fo_err e;
+        struct fo_gguf *g = NULL;
+        struct fo_tok *t = NULL;
+        snprintf(folder, sizeof folder, "tests/data/tokenizers/%s", names[i]);
+        assert_true(test_vocab_load(folder, &file));
+        if (fo_gguf_parse(file.data, file.len, folder, &g, &e)) fail_msg("%s: %s", folder, e.msg);
+        size_t before = heap_in_use();
+        if (fo_tok_open(g, &t, &e)) fail_msg("%s: %s", folder, e.msg);
+        size_t held = heap_in_use() - before, said = fo_tok_bytes(t);
+        /* what malloc adds to each block, pages of a block of its own, and small blocks that it keeps and counts as in use */
+        size_t apart = said > held ? said - held : held - said;
+        if (apart > said / 50 + 16384) fail_msg("%s holds %zu bytes and says %zu", names[i], held, said);
+        fo_tok_free(t);
+        fo_gguf_close(g);
+        fo_buf_done(&file);
+    }
+}
+
 static void equals_every_golden_of_the_folder_in_GOLDENS(void **state) {
     (void)state;
     char parent[2048], folder[3072], path[4096];
@@ -336,6 +367,7 @@ int main(void) {
         COMMITTED("spm352-phi3"),
         COMMITTED("spm768"),
         cmocka_unit_test(pain_57_random_text_has_the_references_ids),
+        cmocka_unit_test(counts_the_heap_that_it_holds),
         cmocka_unit_test(equals_every_golden_of_the_folder_in_GOLDENS),
         cmocka_unit_test(equals_every_vocabulary_of_the_folder_in_VOCABS),
     };
