@@ -115,20 +115,6 @@ static int resolve(const struct pn_serve_opts *o, const struct pn_model *m, stru
     return 0;
 }
 
-/* One token through all of the model, before anybody is told that it serves: what is loaded has computed. */
-static int first_step(struct pn_model *m, struct fo_err *e) {
-    struct pn_seq *seq;
-    float *logits;
-    const int32_t token = 0;
-    int rc = pn_seq_new(m, &seq, e);
-    if (rc) return rc;
-    rc = pn_seq_reserve(seq, 1, e);
-    if (rc == 0) rc = pn_model_forward(m, &(struct pn_batch_item){ .seq = seq, .tokens = &token, .n = 1, .want = PN_WANT_LAST }, 1, &logits, e);
-    if (rc == 0) rc = pn_model_state(m, e);
-    pn_seq_free(seq);
-    return rc ? fo_wrap(e, "the first step") : 0;
-}
-
 static int served_new(struct pn_engine *en, const char *path, const struct pn_serve_opts *o, struct pn_served **ret, struct fo_err *e) {
     struct pn_served *s = calloc(1, sizeof *s);
     struct pn_sched_limits limits;
@@ -144,7 +130,7 @@ static int served_new(struct pn_engine *en, const char *path, const struct pn_se
     if (rc == 0) rc = pn_model_open(path, &o->model, &s->model, e);
     if (rc == 0) rc = pn_grammars_new(pn_model_tok(s->model), &s->grammars, e);
     if (rc == 0) rc = resolve(o, s->model, &limits, e);
-    if (rc == 0) rc = first_step(s->model, e);
+    if (rc == 0) rc = pn_model_try(s->model, e); /* before anybody is told that it serves: what is loaded has computed */
     if (rc == 0) rc = pn_sched_new(s->model, &limits, pn_route_hand_over, s, &s->sched, e);
     if (rc != 0) {
         served_free(s);

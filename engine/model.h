@@ -88,6 +88,11 @@ struct pn_model_info {
 int pn_model_open(const char *path, const struct pn_model_opts *opts, struct pn_model **ret, struct fo_err *e);
 void pn_model_free(struct pn_model *m); /* NULL is allowed; no sequence of it exists any more */
 
+/* The first steps, for whoever loads, before a worker has the model: on dies with memory of their own the largest that may come (all slots, the longest
+ * chunk, at the end of the context), so that nothing is left to be found out or allocated by a request; on the host one token, and the memory of a
+ * step is touched. What a step failed with, FO_ENOMEM, and as pn_model_state. */
+int pn_model_try(struct pn_model *m, struct fo_err *e);
+
 /* A number that is another one when any of the model's files is: replaced, written to, added, removed. 0: there is none. One stat a file. */
 uint64_t pn_model_identity(const char *path);
 /* What people call a model that has no other name: its file's without folder, ".gguf" and the number of a shard, or its directory's.

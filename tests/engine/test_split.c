@@ -15,6 +15,7 @@
 #include "foundry/base/err.h"
 #include "foundry/base/rng.h"
 #include "foundry/device.h"
+#include "foundry/ops.h"
 #include "foundry/sim/sim.h"
 #include "tests/support/alloc.h"
 #include "tests/support/odd.h"
@@ -455,8 +456,85 @@ static void a_die_lost_in_a_step_leaves_the_sequences_as_they_were(void **state)
     unlink(path);
 }
 
+/* What a die was asked for at most, in the steps before a model serves. */
+static struct fo_device seen; /* its slots as they were */
+static int seen_rows, seen_seqs;
+static int64_t seen_end;
+
+static int seen_attend(struct fo_stream *s, const struct fo_kv_geom *g, const float *q, const struct fo_attn_batch *b, int layer, float *out, struct fo_err *e) {
+    if (b->n_rows > seen_rows) seen_rows = b->n_rows;
+    if (b->n_seqs > seen_seqs) seen_seqs = b->n_seqs;
+    for (int i = 0; i < b->n_seqs; i++)
+        if (b->seqs[i].pos + b->seqs[i].n > seen_end) seen_end = b->seqs[i].pos + b->seqs[i].n;
+    return seen.attend(s, g, q, b, layer, out, e);
+}
+
+static void the_largest_steps_are_tried_before_a_model_serves(void **state) {
+    (void)state;
+    static const struct odd families[] = { { 0 }, { .window = 40 }, { .n_expert = 4, .n_expert_used = 2 }, { .n_head = 4, .n_head_kv = 4 } };
+    for (size_t i = 0; i < sizeof families / sizeof *families; i++) {
+        struct fo_device *d = sim("s0", 64 * MIB, NULL);
+        struct odd t = families[i];
+        struct fo_err e = { 0 };
+        struct pn_model_opts o = opts();
+        t.type = FO_Q8_0;
+        odd_write(odd_path(0), &t);
+        o.dev = d;
+        o.draft_rows = 4;
+        seen = *d;
+        seen_rows = seen_seqs = 0;
+        seen_end = 0;
+        d->attend = seen_attend;
+        struct pn_model *m = open_model(odd_path(0), &o);
+        const struct pn_model_info *info = pn_model_info(m);
+        uint64_t left = free_now(d);
+        if (pn_model_try(m, &e)) fail_msg("%s", e.msg);
+        assert_int_equal(seen_rows, info->max_batch);
+        assert_int_equal(seen_seqs, info->max_concurrent);
+        assert_int_equal(seen_end, info->ctx_cap);
+        assert_int_equal(pn_model_free_pages(m), info->n_pages);
+        assert_int_equal(free_now(d), left);
+        pn_model_free(m);
+        fo_device_close(d);
+        unlink(odd_path(0));
+    }
+    /* and with recurrent state, whose blocks come back too (pn_model_free looks) */
+    struct test_script script = test_script_default();
+    struct fo_err e = { 0 };
+    struct pn_model_opts o = opts();
+    script.state_bytes = 1000;
+    if (test_script_write(&script, odd_path(0), &e)) fail_msg("%s", e.msg);
+    o.dev = sim("s0", 64 * MIB, NULL);
+    struct pn_model *m = open_model(odd_path(0), &o);
+    if (pn_model_try(m, &e)) fail_msg("%s", e.msg);
+    pn_model_free(m);
+    fo_device_close(o.dev);
+    unlink(odd_path(0));
+}
+
+static void a_die_that_cannot_compute_the_largest_step_is_found_out_by_the_load(void **state) {
+    (void)state;
+    const char *path = write_tiny(FO_Q8_0, true);
+    for (int n = 1; n <= 2 * LAYERS; n++) {
+        char script[64];
+        struct fo_err e = { 0 };
+        struct pn_model_opts o = opts();
+        snprintf(script, sizeof script, "attend %d fails", n);
+        o.dev = sim("s0", 64 * MIB, script);
+        struct pn_model *m = open_model(path, &o);
+        assert_int_equal(pn_model_try(m, &e), FO_ELOST);
+        if (!strstr(e.msg, "tokens of 2 sequences")) fail_msg("%s", e.msg);
+        assert_int_equal(pn_model_free_pages(m), pn_model_info(m)->n_pages);
+        pn_model_free(m);
+        fo_device_close(o.dev);
+    }
+    unlink(path);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(the_largest_steps_are_tried_before_a_model_serves),
+        cmocka_unit_test(a_die_that_cannot_compute_the_largest_step_is_found_out_by_the_load),
         cmocka_unit_test(logits_are_those_of_one_device_bit_for_bit),
         cmocka_unit_test(every_family_is_the_same_on_dies_and_threads),
         cmocka_unit_test(measured_and_used_are_equal_on_each_die_and_estimates_add_up_to_them),
