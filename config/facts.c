@@ -116,12 +116,21 @@ static const struct row history_rows[] = {
 };
 ROWS(history, struct cf_history);
 
+static const struct row kv_rows[] = {
+    { R(F_WORD, struct cf_kv, k_type), .words = cf_kv_types },
+    { R(F_WORD, struct cf_kv, v_type), .words = cf_kv_types },
+    { R(F_WORD, struct cf_kv, k_floor), .words = cf_kv_types },
+    { R(F_WORD, struct cf_kv, v_floor), .words = cf_kv_types },
+    { R(F_U32, struct cf_kv, overcommit) },
+};
+ROWS(kv, struct cf_kv);
+
 static const struct row estimate_rows[] = {
     { R(F_TEXT, struct cf_estimate, path), .must = true },
     { R(F_I64, struct cf_estimate, ctx_declared) },
     { R(F_I64, struct cf_estimate, max_sessions) },
     { R(F_I64, struct cf_estimate, max_concurrent) },
-    { R(F_WORD, struct cf_estimate, kv_type), .words = cf_kv_types },
+    { R(F_GROUP, struct cf_estimate, kv), .of = &kv },
     { R(F_I64, struct cf_estimate, ctx_cap) },
     { R(F_TEXT, struct cf_estimate, error) },
     { .name = "layer_bytes", .kind = F_U64S, .at = offsetof(struct cf_estimate, layer_bytes), .count = offsetof(struct cf_estimate, n_layers) },

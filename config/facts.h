@@ -70,11 +70,11 @@ struct cf_history {
 };
 
 /* What a model would take, from its file's header, by the layout code that allocates. One for each (path, ctx_cap as declared,
- * max_sessions, max_concurrent, kv_type) that the manifest, an ad hoc wish or an instance names. */
+ * max_sessions, max_concurrent, kv) that the manifest, an ad hoc wish or an instance names. */
 struct cf_estimate {
     char *path;                                         /* as in the manifest */
     int64_t ctx_declared, max_sessions, max_concurrent; /* ctx_declared may be CF_AUTO */
-    enum cf_kv_type kv_type;
+    struct cf_kv kv;
     int64_t ctx_cap;                                    /* what that resolves to */
     char *error;                                        /* the file cannot be served: why; the numbers are 0 then. NULL */
     uint64_t *layer_bytes;                              /* [n_layers <= CF_MAX_LAYERS] weights of each layer */

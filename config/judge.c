@@ -1,5 +1,5 @@
 /* One instance against what is declared: see judge.h. Which keys differ, and what each costs, is the key table's to say; what is decided
- * here is when a difference is none: a placement that the declaration allows, an `auto` that resolves to the same, a rise of
+ * here is when a difference is none: a placement that the declaration allows, an `auto` or a `kv` that comes to the same, a rise of
  * max_concurrent within what was loaded for. */
 #include "config/judge.h"
 
@@ -59,17 +59,15 @@ void cf_judge_orphan(const struct cf_facts *f, const struct cf_instance *inst, b
 }
 
 bool cf_same_needs(const struct cf_model *a, const struct cf_model *b) {
+    struct cf_kv x = cf_model_kv(a), y = cf_model_kv(b);
     return a->ctx_cap == b->ctx_cap && a->max_sessions == b->max_sessions && a->max_concurrent == b->max_concurrent &&
-           a->kv_type == b->kv_type && a->source_path && b->source_path && strcmp(a->source_path, b->source_path) == 0;
+           cf_kv_equal(&x, &y) && a->source_path && b->source_path && strcmp(a->source_path, b->source_path) == 0;
 }
 
 bool cf_estimate_is_of(const struct cf_estimate *e, const struct cf_model *m) {
-    const struct cf_model of = { .source_path = e->path,
-                                 .ctx_cap = e->ctx_declared,
-                                 .max_sessions = e->max_sessions,
-                                 .max_concurrent = e->max_concurrent,
-                                 .kv_type = (int)e->kv_type };
-    return cf_same_needs(&of, m);
+    struct cf_kv kv = cf_model_kv(m);
+    return e->ctx_declared == m->ctx_cap && e->max_sessions == m->max_sessions && e->max_concurrent == m->max_concurrent && cf_kv_equal(&e->kv, &kv) && m->source_path &&
+           strcmp(e->path, m->source_path) == 0;
 }
 
 const struct cf_estimate *cf_estimate_find(const struct cf_facts *f, const struct cf_model *m) {
@@ -102,6 +100,10 @@ static enum cf_change cost(const struct cf_facts *f, const struct cf_instance *i
     if (strcmp(d->key, "ctx_cap") == 0) {
         const struct cf_estimate *was = cf_estimate_find(f, inst->spec), *is = cf_estimate_find(f, m);
         if (was && is && !was->error && !is->error && was->ctx_cap == is->ctx_cap) return CF_LIVE;
+    }
+    if (strncmp(d->key, "kv.", 3) == 0) {
+        struct cf_kv was = cf_model_kv(inst->spec), is = cf_model_kv(m);
+        if (cf_kv_equal(&was, &is)) return CF_LIVE; /* said in other words, or a floor that was none */
     }
     return d->change;
 }

@@ -179,10 +179,18 @@ const char *const cf_kv_types[] = { [CF_KV_F16] = "f16", [CF_KV_Q8_0] = "q8_0", 
 
 static const struct cf_key kv_rows[] = {
     { .name = "type", .kind = CF_CHOICE, OF(kv_type), .words = KV_TYPES, .def = "f16", .change = CF_RELOAD,
+      .also = "cache_type kv_cache_dtype kv_cache_type dtype",
       .help = "How keys and values are stored: `q8_0` takes about half the memory of `f16`, `q4_0` about a quarter; both need a model whose "
               "heads have a multiple of 32 dimensions." },
-    { .name = "floor", .kind = CF_CHOICE, .later = true, .words = KV_TYPES, .def = "q4_0", .change = CF_LIVE,
-      .help = "The smallest type that memory pressure may turn them into; `f16` forbids it." },
+    { .name = "k", .kind = CF_CHOICE, OF(kv_k), CF_HAS(struct cf_model, has_kv_k), .words = KV_TYPES, .change = CF_RELOAD,
+      .also = "key keys k_type cache_type_k ctk type_k", .help = "How keys are stored; without it as `type` says." },
+    { .name = "v", .kind = CF_CHOICE, OF(kv_v), CF_HAS(struct cf_model, has_kv_v), .words = KV_TYPES, .change = CF_RELOAD,
+      .also = "value values v_type cache_type_v ctv type_v", .help = "How values are stored; without it as `type` says. They bear fewer bits better than keys do: `{ k: q8_0, v: q4_0 }`." },
+    { .name = "floor", .kind = CF_CHOICE, OF(kv_floor), .words = KV_TYPES, .def = "q4_0", .change = CF_RELOAD, .also = "min minimum lowest",
+      .help = "The smallest type that memory pressure may turn them into; `f16` forbids it. Where it is no smaller than what they are stored as, nothing is turned." },
+    { .name = "overcommit", .kind = CF_PERCENT, OF(kv_overcommit), .min = 100, .max = 1000, .def = "100%", .change = CF_RELOAD, .also = "over_commit oversubscribe",
+      .help = "Sessions that may be at `ctx_cap`, for each for which memory is taken: with `200%` the KV of half of `max_sessions` is, of one at least. Sessions are rarely all that long; "
+              "a request for which nothing is left waits, or idle sessions' KV gives way to it." },
 };
 KEYS(kv, "'kv'", struct cf_model);
 

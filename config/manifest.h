@@ -64,7 +64,7 @@ struct cf_names {
 enum cf_state { CF_STATE_LOADED, CF_STATE_ON_DEMAND, CF_STATE_ABSENT }; /* in the order of the keys' words, as the next one */
 enum cf_memory { CF_MEMORY_GATED, CF_MEMORY_TRUST };
 enum cf_speculation { CF_SPECULATION_AUTO, CF_SPECULATION_OFF };
-enum cf_kv_type { CF_KV_F16, CF_KV_Q8_0, CF_KV_Q4_0 };
+enum cf_kv_type { CF_KV_F16, CF_KV_Q8_0, CF_KV_Q4_0 }; /* from the largest to the smallest */
 extern const char *const cf_kv_types[]; /* their words, as in the manifest; NULL at the end */
 
 struct cf_model {
@@ -77,7 +77,10 @@ struct cf_model {
     size_t n_replicas;         /* 0 = one copy, placed as `dies` says */
     int64_t ctx_cap;           /* CF_AUTO */
     int64_t max_sessions, max_concurrent;
-    int kv_type;               /* enum cf_kv_type */
+    int kv_type;               /* enum cf_kv_type; of keys and values where kv_k and kv_v are not written. cf_model_kv says what follows */
+    bool has_kv_k, has_kv_v;
+    int kv_k, kv_v, kv_floor;
+    double kv_overcommit;      /* percent, from 100 */
     int64_t queue_depth;
     uint64_t queue_timeout_ms;
     uint64_t decode_stall_ms;
@@ -140,6 +143,18 @@ int cf_model_parse(const char *text, size_t len, const struct cf_model *defaults
  * (cf_model_diff finds nothing) whatever its defaults. Whether the buffer took it, out->failed tells. */
 struct fo_buf;
 void cf_model_write(const struct cf_model *m, struct fo_buf *out);
+
+/* What of a model's KV a load depends on: what its `kv` comes to. */
+struct cf_kv {
+    enum cf_kv_type k_type, v_type;
+    enum cf_kv_type k_floor, v_floor; /* what pressure may turn them into, never larger: the same as above is nothing */
+    uint32_t overcommit;              /* percent: sessions at ctx_cap for each that there is KV for; 0 and 100 are one */
+};
+struct cf_kv cf_model_kv(const struct cf_model *m);
+bool cf_kv_equal(const struct cf_kv *a, const struct cf_kv *b);
+/* "q8_0", or of keys and of values "q8_0/q4_0". */
+enum { CF_KV_TEXT = 16 };
+const char *cf_kv_text(const struct cf_kv *kv, char out[CF_KV_TEXT]);
 
 /* A copy that stands alone. FO_ENOMEM. */
 int cf_model_copy(const struct cf_model *m, struct cf_model **ret, struct fo_err *e);

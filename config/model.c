@@ -2,6 +2,7 @@
  * manifest. All by the rows of the key table. */
 #include "config/model.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "config/manifest.h"
@@ -106,4 +107,23 @@ size_t cf_model_diff(const struct cf_model *was, const struct cf_model *is, stru
 size_t cf_manifest_diff(const struct cf_manifest *was, const struct cf_manifest *is, struct cf_diff *ret) {
     static const char *const but[] = { "defaults", "models", NULL };
     return cf_values_diff(cf_manifest_keys(), was, is, but, ret, CF_MAX_DIFFS);
+}
+
+struct cf_kv cf_model_kv(const struct cf_model *m) {
+    struct cf_kv kv = { .k_type = (enum cf_kv_type)(m->has_kv_k ? m->kv_k : m->kv_type), .v_type = (enum cf_kv_type)(m->has_kv_v ? m->kv_v : m->kv_type) };
+    enum cf_kv_type floor = (enum cf_kv_type)m->kv_floor;
+    kv.k_floor = floor > kv.k_type ? floor : kv.k_type;
+    kv.v_floor = floor > kv.v_type ? floor : kv.v_type;
+    kv.overcommit = m->kv_overcommit > 100 ? (uint32_t)m->kv_overcommit : 0;
+    return kv;
+}
+
+bool cf_kv_equal(const struct cf_kv *a, const struct cf_kv *b) {
+    return a->k_type == b->k_type && a->v_type == b->v_type && a->k_floor == b->k_floor && a->v_floor == b->v_floor && a->overcommit == b->overcommit;
+}
+
+const char *cf_kv_text(const struct cf_kv *kv, char out[CF_KV_TEXT]) {
+    bool both = kv->k_type == kv->v_type;
+    snprintf(out, CF_KV_TEXT, "%s%s%s", cf_kv_types[kv->k_type], both ? "" : "/", both ? "" : cf_kv_types[kv->v_type]);
+    return out;
 }

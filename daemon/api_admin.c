@@ -117,13 +117,15 @@ static const char *instance_state_name(enum cf_instance_state s) {
 /* A copy: where it is, what that was estimated to take, and what was taken. */
 static json_t *placement_object(struct pd_app *app, const struct cf_instance *i) {
     json_t *parts = json_array(), *obj;
+    struct cf_kv kv = cf_model_kv(i->spec);
+    char kv_text[CF_KV_TEXT];
     for (size_t k = 0; k < i->n_parts; k++) {
         const struct cf_part *p = &i->parts[k];
         json_array_append_new(parts, json_pack("{s:s, s:I, s:I, s:I, s:I, s:I}", "die", p->die, "first_layer", (json_int_t)p->first_layer, "n_layers", (json_int_t)p->n_layers, "weights_bytes",
                                                (json_int_t)p->weights_bytes, "kv_bytes", (json_int_t)p->kv_bytes, "scratch_bytes", (json_int_t)p->scratch_bytes));
     }
     obj = json_pack("{s:I, s:s, s:I, s:I, s:s, s:I, s:o}", "replica", (json_int_t)i->replica, "state", instance_state_name(i->state), "generation", (json_int_t)i->generation, "running",
-                    (json_int_t)i->running, "kv_type", cf_kv_types[i->spec->kv_type], "host_bytes", (json_int_t)i->host_bytes, "estimated", parts);
+                    (json_int_t)i->running, "kv_type", cf_kv_text(&kv, kv_text), "host_bytes", (json_int_t)i->host_bytes, "estimated", parts);
     if (obj && i->reason) json_object_set_new(obj, "reason", json_string(i->reason));
     struct pn_served *s = i->state == CF_I_LOADING ? NULL : pn_engine_get_replica(app->engine, i->name, (uint32_t)i->replica);
     if (s && obj) {

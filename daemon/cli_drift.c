@@ -116,10 +116,18 @@ static void print_kinds(const struct pn_drift *d) {
     }
 }
 
+/* "F16", or of keys and of values "Q8_0/Q4_0". */
+static const char *kv_text(const struct pn_drift *d, char out[32]) {
+    bool both = d->k_type == d->v_type;
+    snprintf(out, 32, "%s%s%s", fo_dtype_name(d->k_type), both ? "" : "/", both ? "" : fo_dtype_name(d->v_type));
+    return out;
+}
+
 static void print_report(const struct pn_drift *d, const char *path, const char *dev, const char *against) {
+    char kv[32];
     printf("%s: %s, held against %s\n%u tokens in steps of", path, dev, against, d->n_tokens);
     for (uint32_t i = 0; i < d->n_steps; i++) printf("%s%u", i ? ", " : " ", d->steps[i]);
-    printf("; KV in %s\n\nEach op from the same inputs:\n", fo_dtype_name(d->kv_type));
+    printf("; KV in %s\n\nEach op from the same inputs:\n", kv_text(d, kv));
     print_kinds(d);
     printf("\n");
     if (d->past)
@@ -155,8 +163,9 @@ static json_t *op_json(const struct pn_drift *d, const struct pn_drift_op *op) {
 }
 
 static int print_json(const struct pn_drift *d, const char *path, const char *dev, const char *against) {
+    char kv[32];
     json_t *j = json_pack("{s:s, s:s, s:s, s:b, s:I, s:I, s:i, s:s}", "model", path, "device", dev, "against", against, "past", d->past, "ops",
-                          (json_int_t)d->n_ops, "ops_past", (json_int_t)d->n_past, "tokens", (int)d->n_tokens, "kv", fo_dtype_name(d->kv_type));
+                          (json_int_t)d->n_ops, "ops_past", (json_int_t)d->n_past, "tokens", (int)d->n_tokens, "kv", kv_text(d, kv));
     json_t *steps = json_array(), *kinds = json_array(), *layers = json_array(), *logits = json_object();
     for (uint32_t i = 0; i < d->n_steps; i++) json_array_append_new(steps, json_integer(d->steps[i]));
     for (int i = 0; i < d->n_kinds; i++) {
@@ -224,7 +233,8 @@ int pd_cli_drift(const struct pd_cli_args *a) {
                                .ids = ids.ids,
                                .n = ids.n,
                                .ctx_cap = (uint32_t)a->models[a->n_models].ctx_cap,
-                               .kv_type = kv.kv_type,
+                               .k_type = kv.k_type,
+                               .v_type = kv.v_type,
                                .has_kv_type = !kv.kv_default,
                                .progress = progress };
     if (pn_drift(path, &o, &d, &e)) {

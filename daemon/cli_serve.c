@@ -1,12 +1,12 @@
 /* `pantheon serve`: flags become the manifest's own text, parsed by the manifest's own rows, and run the daemon's own code: whatever
  * holds for pantheond holds here. Flags after a --model belong to it, flags before the first to all. A name twice is two copies of one
  * model, between which requests are shared out. */
-#include <ctype.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
+#include "config/manifest.h"
 #include "daemon/cli.h"
 #include "daemon/log.h"
 #include "daemon/serve.h"
@@ -139,18 +139,20 @@ static bool put_placement(const struct pd_cli_args *a, int i, const struct found
     return true;
 }
 
+static const char *kv_word(enum fo_dtype type) {
+    return type == FO_F16 ? cf_kv_types[CF_KV_F16] : type == FO_Q8_0 ? cf_kv_types[CF_KV_Q8_0] : type == FO_Q4_0 ? cf_kv_types[CF_KV_Q4_0] : NULL;
+}
+
 /* As the other commands take it, in either case; f32 is for the reference path alone. */
 static bool put_kv(const char *kv, struct fo_buf *y) {
     struct pn_model_opts o;
     struct fo_err e;
     if (!kv) return true;
-    if (pn_kv_type_parse(kv, &o, &e) == FO_OK && o.kv_type != FO_F32) {
-        fo_buf_puts(y, "    kv: { type: ");
-        for (const char *p = kv; *p; p++) fo_buf_putc(y, (char)tolower((unsigned char)*p));
-        fo_buf_puts(y, " }\n");
+    if (pn_kv_type_parse(kv, &o, &e) == FO_OK && kv_word(o.k_type) && kv_word(o.v_type)) {
+        fo_buf_printf(y, "    kv: { k: %s, v: %s }\n", kv_word(o.k_type), kv_word(o.v_type));
         return true;
     }
-    pd_cli_failf("--kv %s: a server keeps KV as f16, q8_0 or q4_0", kv);
+    pd_cli_failf("--kv %s: a server keeps KV as f16, q8_0 or q4_0, or keys and values apart, as in k=q8_0,v=q4_0", kv);
     return false;
 }
 

@@ -40,11 +40,17 @@ static uint32_t count(int64_t v) {
 
 void pd_model_opts(const struct cf_model *spec, struct pn_model_opts *o) {
     static const enum fo_dtype kv_types[] = { [CF_KV_F16] = FO_F16, [CF_KV_Q8_0] = FO_Q8_0, [CF_KV_Q4_0] = FO_Q4_0 };
+    struct cf_kv kv = cf_model_kv(spec);
     o->ctx_cap = count(spec->ctx_cap);
     o->max_sessions = count(spec->max_sessions);
     o->max_concurrent = count(spec->max_concurrent);
     o->draft_rows = PN_DRAFT_MAX; /* with speculation off too: it may be switched on while the model serves */
-    o->kv_type = kv_types[spec->kv_type];
+    o->k_type = kv_types[kv.k_type];
+    o->v_type = kv_types[kv.v_type];
+    o->has_floor = true;
+    o->k_floor = kv_types[kv.k_floor];
+    o->v_floor = kv_types[kv.v_floor];
+    o->kv_overcommit = kv.overcommit;
 }
 
 static int fill(struct pd_estimate *p, const char *path, const struct pn_model_opts *o, struct fo_err *e) {
@@ -99,7 +105,7 @@ int pd_estimate_make(const char *dir, const struct cf_model *spec, struct fo_dev
     p->v.ctx_declared = spec->ctx_cap;
     p->v.max_sessions = spec->max_sessions;
     p->v.max_concurrent = spec->max_concurrent;
-    p->v.kv_type = (enum cf_kv_type)spec->kv_type;
+    p->v.kv = cf_model_kv(spec);
     *ret = p;
     return FO_OK;
 }

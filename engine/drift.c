@@ -195,7 +195,8 @@ static int both_passes(struct drift *x, struct fo_device *tap, struct fo_err *e)
     }
     d->n_layer = info->n_layer;
     d->n_vocab = info->n_vocab;
-    d->kv_type = x->m->part[0].kv.k_type;
+    d->k_type = info->k_type;
+    d->v_type = info->v_type;
     d->layers = calloc(d->n_layer, sizeof *d->layers);
     x->layers = calloc(d->n_layer, sizeof *x->layers);
     if (!d->layers || !x->layers) return fo_fail(e, FO_ENOMEM, "no memory for %u layers", d->n_layer);
@@ -219,7 +220,8 @@ int pn_drift(const char *path, const struct pn_drift_opts *o, struct pn_drift *r
     struct pn_model_opts mo = { .dev = tap,
                                 .ctx_cap = o->ctx_cap,
                                 .max_batch = MAX_BATCH,
-                                .kv_type = o->kv_type,
+                                .k_type = o->k_type,
+                                .v_type = o->v_type,
                                 .kv_default = !o->has_kv_type,
                                 .all_logits = true };
     int rc = pn_model_open(path, &mo, &x.m, e);

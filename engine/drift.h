@@ -21,7 +21,7 @@ struct pn_drift_opts {
     const int32_t *ids;              /* [n]; NULL: n of all over the vocabulary */
     uint32_t n;
     uint32_t ctx_cap;                /* as pn_model_opts: how positions turn may depend on it */
-    enum fo_dtype kv_type;           /* as pn_model_opts; read with has_kv_type */
+    enum fo_dtype k_type, v_type;    /* as pn_model_opts; read with has_kv_type */
     bool has_kv_type;                /* false: what dev keeps by default */
     /* Called before each step; a code other than 0, with *e set, ends the work with it. NULL = never. */
     int (*progress)(void *ctx, uint32_t step, uint32_t n_steps, struct fo_err *e);
@@ -68,7 +68,7 @@ struct pn_drift {
     double *layers;            /* [n_layer] what adds up: RMS of the difference over RMS of the values, where the layer ends */
     double logits_max, logits_rms, logits_share; /* largest difference; RMS; RMS over the RMS of the logits */
     uint32_t n_tokens, same_top; /* the tokens; those after which both find the same one likeliest */
-    enum fo_dtype kv_type;     /* that dev kept */
+    enum fo_dtype k_type, v_type; /* of KV, that dev kept */
 };
 
 /* Blocking, minutes for a large model: the reference is slow. Errors of opening and computing; FO_EINVAL: no tokens, too many, one outside the

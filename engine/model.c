@@ -80,6 +80,37 @@ static int limit(const char *what, uint32_t asked, uint32_t unset, uint32_t max,
     return FO_OK;
 }
 
+static int check_kv_type(const struct pn_model *m, enum fo_dtype type, struct fo_err *e) {
+    if (type != FO_F32 && type != FO_F16 && type != FO_Q8_0 && type != FO_Q4_0)
+        return fo_fail(e, FO_EUNSUPPORTED, "KV is kept as F32, F16, Q8_0 or Q4_0, not %s", fo_dtype_name(type));
+    if (m->h.head_dim % fo_dtype_info(type)->block)
+        return fo_fail(e, FO_EUNSUPPORTED,
+                       "KV of %s needs heads of a multiple of %d dimensions, this model's have %u: keep it as f16 (kv.type in the manifest, --kv)",
+                       fo_dtype_name(type), (int)fo_dtype_info(type)->block, m->h.head_dim);
+    return FO_OK;
+}
+
+/* What KV of a type may be turned into: the floor where that takes less. */
+static enum fo_dtype choose_floor(const struct pn_model *m, enum fo_dtype type, enum fo_dtype floor) {
+    struct fo_err ignored;
+    const struct fo_dtype_info *t = fo_dtype_info(type), *f = fo_dtype_info(floor);
+    if (check_kv_type(m, floor, &ignored)) return type;
+    return f->block_bytes * t->block < t->block_bytes * f->block ? floor : type;
+}
+
+static int choose_kv_types(struct pn_model *m, const struct pn_model_opts *o, struct fo_err *e) {
+    struct pn_model_info *i = &m->info;
+    i->k_type = i->v_type = m->part[0].dev->exact ? FO_F32 : FO_F16;
+    if (!o->kv_default) {
+        i->k_type = o->k_type;
+        i->v_type = o->v_type;
+    }
+    if (check_kv_type(m, i->k_type, e) || check_kv_type(m, i->v_type, e)) return e->code;
+    i->k_floor = o->has_floor ? choose_floor(m, i->k_type, o->k_floor) : i->k_type;
+    i->v_floor = o->has_floor ? choose_floor(m, i->v_type, o->v_floor) : i->v_type;
+    return FO_OK;
+}
+
 static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, struct fo_err *e) {
     struct pn_model_info *i = &m->info;
     i->ctx_cap = m->h.ctx_cap;
@@ -95,13 +126,7 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
     if (o->all_logits || m->logit_rows > i->max_batch) m->logit_rows = i->max_batch;
     i->logit_rows = m->logit_rows;
 
-    enum fo_dtype kv_type = !o->kv_default ? o->kv_type : m->part[0].dev->exact ? FO_F32 : FO_F16;
-    if (kv_type != FO_F32 && kv_type != FO_F16 && kv_type != FO_Q8_0 && kv_type != FO_Q4_0)
-        return fo_fail(e, FO_EUNSUPPORTED, "KV is kept as F32, F16, Q8_0 or Q4_0, not %s", fo_dtype_name(kv_type));
-    if (m->h.head_dim % fo_dtype_info(kv_type)->block)
-        return fo_fail(e, FO_EUNSUPPORTED,
-                       "KV of %s needs heads of a multiple of %d dimensions, this model's have %u: keep it as f16 (kv.type in the manifest, --kv)",
-                       fo_dtype_name(kv_type), (int)fo_dtype_info(kv_type)->block, m->h.head_dim);
+    if (choose_kv_types(m, o, e)) return e->code;
     m->kv = (struct pn_kv){
         .ctx_cap = i->ctx_cap,
         .page_tokens = FO_KV_PAGE_TOKENS,
@@ -110,11 +135,13 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
     m->kv.max_seq_pages = pn_kv_pages(&m->kv, i->ctx_cap);
     pn_kv_set_window(&m->kv, window, i->max_batch);
     m->kv.n_pages = (uint64_t)m->kv.held_pages * i->max_sessions;
+    if (o->kv_overcommit > 100) m->kv.n_pages = (m->kv.n_pages * 100 + o->kv_overcommit - 1) / o->kv_overcommit;
+    if (m->kv.n_pages < m->kv.held_pages) m->kv.n_pages = m->kv.held_pages; /* whoever is alone may have all of ctx_cap */
     if (m->h.state_bytes) m->kv.states = (struct pn_states){ .n_blocks = i->max_concurrent + PN_SEQ_BLOCKS * i->max_sessions, .n_float = i->max_concurrent };
     for (int p = 0; p < m->n_parts; p++)
         m->part[p].kv = (struct fo_kv_geom){
-            .k_type = kv_type,
-            .v_type = kv_type,
+            .k_type = i->k_type,
+            .v_type = i->v_type,
             .n_layer = (int)(m->part[p].end_layer - m->part[p].first_layer),
             .n_head = (int)m->h.n_head,
             .n_head_kv = (int)m->h.n_head_kv,
@@ -127,15 +154,35 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
     return FO_OK;
 }
 
-int pn_kv_type_parse(const char *name, struct pn_model_opts *o, struct fo_err *e) {
+static bool kv_type_of(const char *name, size_t n, enum fo_dtype *ret) {
     static const enum fo_dtype types[] = { FO_F32, FO_F16, FO_Q8_0, FO_Q4_0 };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (strcasecmp(name, fo_dtype_name(types[i])) == 0) {
-            o->kv_type = types[i];
-            o->kv_default = false;
-            return FO_OK;
+        if (strncasecmp(name, fo_dtype_name(types[i]), n) == 0 && fo_dtype_name(types[i])[n] == '\0') {
+            *ret = types[i];
+            return true;
         }
-    return fo_fail(e, FO_EINVAL, "'%s' is no type of a KV cache: f32, f16, q8_0 or q4_0", name);
+    return false;
+}
+
+int pn_kv_type_parse(const char *name, struct pn_model_opts *o, struct fo_err *e) {
+    enum fo_dtype type[2]; /* of keys, of values */
+    bool has[2] = { false, false };
+    if (kv_type_of(name, strlen(name), &type[0])) {
+        has[0] = has[1] = true;
+        type[1] = type[0];
+    }
+    for (const char *p = name; !(has[0] && has[1]);) {
+        size_t n = strcspn(p, ",");
+        int which = strncasecmp(p, "k=", 2) == 0 ? 0 : strncasecmp(p, "v=", 2) == 0 ? 1 : -1;
+        if (which < 0 || has[which] || !kv_type_of(p + 2, n - 2, &type[which]) || (p[n] == ',') != !has[!which])
+            return fo_fail(e, FO_EINVAL, "'%s' is no type of a KV cache: f32, f16, q8_0 or q4_0, or of keys and values apart, as in k=q8_0,v=q4_0", name);
+        has[which] = true;
+        p += n + (p[n] == ',');
+    }
+    o->k_type = type[0];
+    o->v_type = type[1];
+    o->kv_default = false;
+    return FO_OK;
 }
 
 /* Which layers go where: the caller's parts are checked, none is one. */

@@ -33,8 +33,11 @@ struct pn_model_opts {
     uint32_t max_concurrent;   /* sequences in one step; 0 = 1 */
     uint32_t max_batch;        /* most tokens in one step; 0 = 256 (prefill comes in such chunks) */
     uint32_t draft_rows;       /* rows of logits that a step may want besides one per sequence: for drafts (engine/spec.h). 0 = none */
-    enum fo_dtype kv_type;     /* FO_F32, FO_F16, FO_Q8_0 or FO_Q4_0; read without kv_default */
-    bool kv_default;           /* take FO_F16, or FO_F32 on an exact device */
+    bool kv_default;           /* KV as FO_F16, or FO_F32 on an exact device */
+    enum fo_dtype k_type, v_type; /* FO_F32, FO_F16, FO_Q8_0 or FO_Q4_0; read without kv_default */
+    bool has_floor;            /* pressure may turn KV into smaller types: */
+    enum fo_dtype k_floor, v_floor; /* one that takes no less than the type, or does not fit the heads, is the type */
+    uint32_t kv_overcommit;    /* percent: sessions at ctx_cap that are promised for each that there is KV for; 0 or 100 = none. One always fits */
     bool no_mmap;              /* read the weights into anonymous memory instead of mapping them */
     bool all_logits;           /* scratch for logits of every row of a batch, not only one per sequence (the logits command) */
     const char *chat_template; /* override text, or NULL */
@@ -44,7 +47,7 @@ struct pn_model_opts {
     void *go_on_ctx;
 };
 
-/* Sets kv_type and kv_default of *o by name, in either case ("q8_0"). FO_EINVAL names those that there are. */
+/* Sets k_type, v_type and kv_default of *o by name, in either case: "q8_0", or "k=q8_0,v=q4_0". FO_EINVAL names those that there are. */
 int pn_kv_type_parse(const char *name, struct pn_model_opts *o, struct fo_err *e);
 
 /* How the states of a prompt become one vector (engine/embed.h). The numbers are GGUF's. */
@@ -73,6 +76,7 @@ struct pn_model_info {
     /* memory, all from the one layout function */
     uint64_t weights_bytes;           /* bytes of tensors (mapped or not) */
     uint64_t kv_bytes_per_token, kv_bytes, n_pages;
+    enum fo_dtype k_type, v_type, k_floor, v_floor; /* of KV, and what it may be turned into: the same where there is no less */
     uint32_t page_tokens, seq_pages;  /* tokens of a page; most pages one sequence holds at a time */
     uint64_t state_bytes;             /* of kv_bytes: recurrent state, all blocks of it */
     uint64_t scratch_bytes;           /* of all dies and the host */

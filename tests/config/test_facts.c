@@ -26,7 +26,7 @@ static const char full[] =
     "7}], "
     "\"histories\": [{\"name\": \"guest\", \"ad_hoc\": {\"name\": \"guest\", \"source\": {\"path\": \"g\"}}, \"admin_unloaded\": true, "
     "\"failures\": 2, \"retry_at_ms\": 9, \"last_error\": \"e\"}], \"estimates\": [{\"path\": \"c.gguf\", \"ctx_declared\": -1, "
-    "\"max_sessions\": 4, \"max_concurrent\": 2, \"kv_type\": \"q8_0\", \"ctx_cap\": 8192, \"error\": \"no\", \"layer_bytes\": [1, 2], \"layer_kv_bytes\": [3, "
+    "\"max_sessions\": 4, \"max_concurrent\": 2, \"kv\": {\"k_type\": \"q8_0\", \"v_type\": \"q4_0\", \"k_floor\": \"q8_0\", \"v_floor\": \"q4_0\", \"overcommit\": 150}, \"ctx_cap\": 8192, \"error\": \"no\", \"layer_bytes\": [1, 2], \"layer_kv_bytes\": [3, "
     "4], "
     "\"input_bytes\": 5, \"output_bytes\": 6, \"tied_bytes\": 7, \"die_kv_bytes\": 8, \"scratch_bytes\": 9, \"logits_bytes\": 12, \"host_bytes\": 10, "
     "\"staging_bytes\": 11}]}";
@@ -61,7 +61,9 @@ static void reads_every_field(void **state) {
     assert_int_equal(f->histories[0].failures, 2);
     const struct cf_estimate *est = &f->estimates[0];
     assert_int_equal(est->ctx_declared, CF_AUTO);
-    assert_int_equal(est->kv_type, CF_KV_Q8_0);
+    assert_int_equal(est->kv.k_type, CF_KV_Q8_0);
+    assert_int_equal(est->kv.v_type, CF_KV_Q4_0);
+    assert_int_equal(est->kv.overcommit, 150);
     assert_int_equal(est->layer_kv_bytes[1], 4);
     assert_int_equal(est->staging_bytes, 11);
     assert_int_equal(est->logits_bytes, 12);

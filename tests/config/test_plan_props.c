@@ -131,10 +131,11 @@ static void random_parts(struct random_world *w, struct cf_instance *inst, const
 
 static void add_estimate(struct random_world *w, const struct cf_model *m) {
     struct cf_estimate *e = &w->f.estimates[w->f.n_estimates];
+    struct cf_kv kv = cf_model_kv(m);
     for (size_t i = 0; i < w->f.n_estimates; i++)
         if (strcmp(w->f.estimates[i].path, m->source_path) == 0 && w->f.estimates[i].ctx_declared == m->ctx_cap &&
             w->f.estimates[i].max_sessions == m->max_sessions && w->f.estimates[i].max_concurrent == m->max_concurrent &&
-            (int)w->f.estimates[i].kv_type == m->kv_type)
+            cf_kv_equal(&w->f.estimates[i].kv, &kv))
             return;
     if (once_in(w, 15)) return; /* not looked at yet */
     w->f.n_estimates++;
@@ -144,7 +145,7 @@ static void add_estimate(struct random_world *w, const struct cf_model *m) {
                                .ctx_declared = m->ctx_cap,
                                .max_sessions = m->max_sessions,
                                .max_concurrent = m->max_concurrent,
-                               .kv_type = (enum cf_kv_type)m->kv_type,
+                               .kv = kv,
                                .ctx_cap = (int64_t)ctx };
     if (once_in(w, 15)) {
         e->error = name_of(w, "broken", file);
@@ -155,7 +156,7 @@ static void add_estimate(struct random_world *w, const struct cf_model *m) {
     e->layer_kv_bytes = get(w, e->n_layers, sizeof(uint64_t));
     for (size_t i = 0; i < e->n_layers; i++) {
         e->layer_bytes[i] = 4 + (i * 7 + file) % 5;
-        e->layer_kv_bytes[i] = (ctx * (uint64_t)m->max_sessions / 500) >> m->kv_type;
+        e->layer_kv_bytes[i] = (ctx * (uint64_t)m->max_sessions / 500) >> kv.k_type;
     }
     e->input_bytes = 3 + file;
     e->output_bytes = 2;

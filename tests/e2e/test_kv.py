@@ -3,6 +3,7 @@ import json
 import os
 import re
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -52,9 +53,46 @@ def test_kv_types_answer_and_take_what_they_promise(heads, start):
         for k, block in BLOCK.items():
             assert abs(taken[k] / taken["f16"] - block / 64) < 0.01, taken
     facts = d.get("/admin/facts").json["estimates"]
-    assert sorted(x["kv_type"] for x in facts) == ["f16", "q4_0", "q8_0"], "one estimate of each type"
+    assert sorted(x["kv"]["k_type"] for x in facts) == ["f16", "q4_0", "q8_0"], "one estimate of each type"
     d.write(declared(*((k, heads[32], f"kv: {{ type: {k} }}") for k in BLOCK), ("none", heads[32], "kv: { type: f16 }")))
     assert cli(d, "--plan").returncode == 0, "f16 is what it was"
+
+
+@pytest.mark.skipif(not SIZES_HOLD, reason="it is all about the size")
+def test_keys_and_values_are_kept_apart_and_counted_so(heads, start):
+    forms = [("f16", "f16"), ("q8_0", "f16"), ("f16", "q4_0"), ("q8_0", "q4_0"), ("q4_0", "q4_0")]
+    d = start(declared(*((f"m{i}", heads[32], f"kv: {{ k: {k}, v: {v} }}") for i, (k, v) in enumerate(forms))))
+    taken = [planned(d, f"m{i}") for i in range(len(forms))]
+    for i, (k, v) in enumerate(forms):
+        r = d.chat(model=f"m{i}", max_tokens=20)
+        assert r.status == 200 and r.json["usage"]["completion_tokens"] > 0, r.body
+        copy = model(d, f"m{i}")["placement"][0]
+        assert copy["kv_type"] == (k if k == v else f"{k}/{v}")
+        assert [p["kv_bytes"] for p in copy["measured"]] == [p["kv_bytes"] for p in copy["estimated"]]
+        assert taken[i] * 2 * BLOCK["f16"] == taken[0] * (BLOCK[k] + BLOCK[v]), "the exact ratio of the blocks"
+
+
+def test_the_same_kv_in_other_words_is_no_change(heads, start):
+    d = start(declared(("a", heads[32], "kv: { type: q8_0 }"), ("b", heads[32], "kv: { type: q4_0, floor: q8_0 }")))
+    d.write(declared(("a", heads[32], "kv: { k: q8_0, v: q8_0 }"), ("b", heads[32], "kv: { k: q4_0, type: q4_0, floor: f16 }")))
+    assert reconcile(d).status == 200
+    assert [model(d, n)["counters"]["loads"] for n in "ab"] == [1, 1]
+    d.write(declared(("a", heads[32], "kv: { k: q8_0, v: q4_0 }"), ("b", heads[32], "kv: { type: q4_0 }")))
+    p = cli(d, "--plan")
+    assert re.search(r"^-/\+ a +kv\.v q8_0 -> q4_0 needs a reload", p.stdout, re.M) and not re.search(r"^\S+ b ", p.stdout, re.M), p.stdout
+
+
+def test_overcommit_takes_less_and_everybody_is_served(heads, start):
+    """Four sessions of the cap are promised, there is KV for one: the requests that do not fit beside each other take turns."""
+    d = start(declared(("all", heads[32], "ctx_cap: 256\nmax_sessions: 4\nmax_concurrent: 4\nkv: { floor: f16 }"),
+                       ("over", heads[32], "ctx_cap: 256\nmax_sessions: 4\nmax_concurrent: 4\nkv: { floor: f16, overcommit: 400% }")))
+    if SLOW == 1:  # debug builds have redzones
+        assert planned(d, "all") == 4 * planned(d, "over")
+    with ThreadPoolExecutor(8) as pool:
+        answers = list(pool.map(lambda i: d.chat(model="over", max_tokens=200, temperature=0, messages=[{"role": "user", "content": f"{i}"}]), range(8)))
+    assert [r.status for r in answers] == [200] * 8, [r.body for r in answers]
+    alone = d.chat(model="all", max_tokens=200, temperature=0, messages=[{"role": "user", "content": "5"}])
+    assert answers[5].json["choices"][0]["message"] == alone.json["choices"][0]["message"]
 
 
 def test_a_new_kv_type_reloads_that_model_and_no_other(heads, start):
@@ -102,14 +140,15 @@ def test_a_loaded_by_hand_model_has_its_kv_type(heads, start):
 
 
 def test_serve_keeps_kv_as_its_flag_says(heads, serve):  # noqa: F811
-    get = serve("--kv", "Q8_0", "--model", heads[32], "--name", "a", "--model", heads[32], "--name", "b", "--kv", "q4_0")
-    assert [m["placement"][0]["kv_type"] for m in get("/admin/models")[1]["models"]] == ["q8_0", "q4_0"]
+    get = serve("--kv", "Q8_0", "--model", heads[32], "--name", "a", "--model", heads[32], "--name", "b", "--kv", "K=Q8_0,v=q4_0")
+    assert [m["placement"][0]["kv_type"] for m in get("/admin/models")[1]["models"]] == ["q8_0", "q8_0/q4_0"]
 
 
 @pytest.mark.parametrize(
     "flags,says",
     [
         ("--kv f32 --model {}", "--kv f32: a server keeps KV as f16, q8_0 or q4_0"),
+        ("--kv k=q8_0 --model {}", "--kv k=q8_0: a server keeps KV as f16, q8_0 or q4_0, or keys and values apart, as in k=q8_0,v=q4_0"),
         ("--kv q9 --model {}", "--kv q9: a server keeps KV as f16, q8_0 or q4_0"),
         ("--model {0} --kv q8_0 --model {0} --kv q4_0", "its copies differ"),
     ],

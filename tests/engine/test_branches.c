@@ -277,7 +277,7 @@ static uint64_t talk(const char *path, enum fo_dtype kv, uint32_t sessions_kept,
     struct fo_err e;
     memset(&w, 0, sizeof w);
     fo_rng_seed(&w.rng, seed);
-    struct pn_model_opts o = { .dev = dev, .kv_type = kv, .max_sessions = sessions_kept, .max_concurrent = SLOTS, .max_batch = 24, .all_logits = true }, plain = o;
+    struct pn_model_opts o = { .dev = dev, .k_type = kv, .v_type = kv, .max_sessions = sessions_kept, .max_concurrent = SLOTS, .max_batch = 24, .all_logits = true }, plain = o;
     plain.max_batch = CTX;
     plain.max_sessions = plain.max_concurrent = 1;
     if (pn_model_open(path, &o, &w.m, &e) || pn_model_open(path, &plain, &w.plain, &e) || pn_prefix_new(w.m, sessions_kept, &w.cache, &e)) fail_msg("%s", e.msg);

@@ -46,7 +46,7 @@ static uint32_t below(struct world *w, uint32_t n) {
 static void open_world(struct world *w, const char *path, enum fo_dtype kv) {
     struct fo_err e = { 0 };
     struct pn_serve_opts o = { .name = "m",
-                               .model = { .dev = &w->die.dev, .max_sessions = 3, .max_concurrent = 3, .max_batch = 48, .kv_type = kv, .draft_rows = PN_DRAFT_MAX },
+                               .model = { .dev = &w->die.dev, .max_sessions = 3, .max_concurrent = 3, .max_batch = 48, .k_type = kv, .v_type = kv, .draft_rows = PN_DRAFT_MAX },
                                .queue_depth = 16,
                                .speculation = PN_SPECULATION_ALWAYS };
     memset(w, 0, sizeof *w);

@@ -623,7 +623,7 @@ static void refuses_limits_that_make_no_sense(void **state) {
         { { .max_sessions = 1u << 20, .kv_default = true }, FO_EINVAL, { "max_sessions", "1048576" } },
         { { .max_concurrent = 1u << 20, .kv_default = true }, FO_EINVAL, { "max_concurrent", "1048576" } },
         { { .max_batch = 1u << 20, .kv_default = true }, FO_EINVAL, { "max_batch", "1048576" } },
-        { { .kv_type = FO_Q4_1 }, FO_EUNSUPPORTED, { "Q4_1", "F16" } },
+        { { .k_type = FO_Q4_1, .v_type = FO_Q4_1 }, FO_EUNSUPPORTED, { "Q4_1", "F16" } },
     };
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
         struct pn_model_opts o = cases[i].o;
@@ -652,7 +652,7 @@ static void keeps_quantised_kv_where_heads_fit(void **state) {
             open_device((struct fo_device_opts){ .n_threads = 1 });
             struct pn_model *m = NULL;
             struct fo_err e;
-            struct pn_model_opts o = { .dev = dev, .kv_type = types[i] };
+            struct pn_model_opts o = { .dev = dev, .k_type = types[i], .v_type = types[i] };
             int rc = pn_model_open(odd_path(0), &o, &m, &e);
             if (head_dim == 16) {
                 assert_int_equal(rc, FO_EUNSUPPORTED);
@@ -667,6 +667,83 @@ static void keeps_quantised_kv_where_heads_fit(void **state) {
             close_device();
             unlink(odd_path(0));
         }
+}
+
+/* Pages for fewer sessions than are promised, but never for less than one; estimate, measure and open agree on all of it. */
+static void overcommit_and_types_of_keys_and_values_count_in_every_figure(void **state) {
+    (void)state;
+    static const struct {
+        struct pn_model_opts o;
+        uint64_t sessions_10;                   /* ten times the sessions that there are pages for */
+        enum fo_dtype k, v, k_floor, v_floor;
+    } cases[] = {
+        { { .k_type = FO_F16, .v_type = FO_F16 }, 40, FO_F16, FO_F16, FO_F16, FO_F16 },
+        { { .k_type = FO_Q8_0, .v_type = FO_Q4_0, .kv_overcommit = 100 }, 40, FO_Q8_0, FO_Q4_0, FO_Q8_0, FO_Q4_0 },
+        { { .k_type = FO_F16, .v_type = FO_Q8_0, .has_floor = true, .k_floor = FO_Q4_0, .v_floor = FO_Q4_0, .kv_overcommit = 200 }, 20, FO_F16, FO_Q8_0, FO_Q4_0, FO_Q4_0 },
+        { { .k_type = FO_Q4_0, .v_type = FO_Q8_0, .has_floor = true, .k_floor = FO_Q8_0, .v_floor = FO_Q8_0, .kv_overcommit = 160 }, 25, FO_Q4_0, FO_Q8_0, FO_Q4_0, FO_Q8_0 },
+        { { .kv_default = true, .has_floor = true, .k_floor = FO_F32, .v_floor = FO_F16, .kv_overcommit = 1000 }, 10, FO_F16, FO_F16, FO_F16, FO_F16 },
+    };
+    odd_write(odd_path(0), &(struct odd){ .type = FO_F32, .head_dim = 32 });
+    open_device((struct fo_device_opts){ .n_threads = 1 });
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        struct pn_model_opts o = cases[i].o;
+        struct pn_model_info measured;
+        struct pn_estimate est;
+        struct pn_model *m = NULL;
+        struct fo_err e;
+        char why[200];
+        o.dev = dev;
+        o.max_sessions = 4;
+        o.ctx_cap = 200;
+        assert_int_equal(pn_model_measure(odd_path(0), &o, &measured, why, sizeof why, &e), FO_OK);
+        assert_int_equal(pn_model_estimate(odd_path(0), &o, &est, why, sizeof why, &e), FO_OK);
+        if (pn_model_open(odd_path(0), &o, &m, &e)) fail_msg("%s", e.msg);
+        const struct pn_model_info *used = pn_model_info(m);
+        uint64_t seq_pages = (200 + FO_KV_PAGE_TOKENS - 1) / FO_KV_PAGE_TOKENS;
+        assert_int_equal(used->n_pages, (seq_pages * cases[i].sessions_10 + 9) / 10);
+        assert_true(used->k_type == cases[i].k && used->v_type == cases[i].v && used->k_floor == cases[i].k_floor && used->v_floor == cases[i].v_floor);
+        assert_true(measured.k_floor == used->k_floor && measured.v_type == used->v_type && measured.n_pages == used->n_pages);
+        assert_int_equal(used->kv_bytes, measured.kv_bytes);
+        uint64_t kv = 0;
+        for (uint32_t l = 0; l < est.n_layer; l++) kv += est.layer_kv_bytes[l];
+        assert_in_range(used->kv_bytes, kv, kv + 63); /* debug builds put a redzone behind them */
+        pn_estimate_done(&est);
+        pn_model_free(m);
+    }
+    close_device();
+    unlink(odd_path(0));
+}
+
+/* Heads of 16 dimensions cannot be kept in blocks of 32: as a floor that is none, not an error. */
+static void a_floor_that_the_heads_do_not_fit_is_none(void **state) {
+    (void)state;
+    odd_write(odd_path(0), &(struct odd){ .type = FO_F32, .head_dim = 16 });
+    open_device((struct fo_device_opts){ .n_threads = 1 });
+    struct pn_model *m = open_model(odd_path(0), (struct pn_model_opts){ .has_floor = true, .k_floor = FO_Q4_0, .v_floor = FO_Q8_0 });
+    assert_true(pn_model_info(m)->k_floor == FO_F16 && pn_model_info(m)->v_floor == FO_F16);
+    pn_model_free(m);
+    close_device();
+    unlink(odd_path(0));
+}
+
+static void reads_types_of_kv_by_name(void **state) {
+    (void)state;
+    static const struct {
+        const char *name;
+        enum fo_dtype k, v;
+    } good[] = { { "q8_0", FO_Q8_0, FO_Q8_0 }, { "F32", FO_F32, FO_F32 }, { "k=q8_0,v=q4_0", FO_Q8_0, FO_Q4_0 }, { "V=F16,K=Q4_0", FO_Q4_0, FO_F16 } };
+    static const char *const bad[] = { "", "q8", "q8_0x", "q5_0", "k=q8_0", "k=q8_0,", "v=q8_0", "k=,v=q8_0", "k=q8_0,k=q8_0", "k=q8_0,v=q4_0,", "k=q8_0,v=q4_0,v=f16", "k=q8_0;v=f16", ",", "k", "f16,q8_0" };
+    struct fo_err e;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
+        struct pn_model_opts o = { .kv_default = true };
+        assert_int_equal(pn_kv_type_parse(good[i].name, &o, &e), FO_OK);
+        assert_true(!o.kv_default && o.k_type == good[i].k && o.v_type == good[i].v);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        struct pn_model_opts o = { .kv_default = true };
+        if (pn_kv_type_parse(bad[i], &o, &e) != FO_EINVAL) fail_msg("'%s' was taken", bad[i]);
+        assert_true(o.kv_default && strstr(e.msg, "k=q8_0,v=q4_0"));
+    }
 }
 
 static void a_model_without_a_tokenizer_takes_tokens_only_and_says_why(void **state) {
@@ -841,6 +918,9 @@ int main(void) {
         cmocka_unit_test(a_file_that_cannot_be_served_says_why_at_load_and_when_measured),
         cmocka_unit_test(refuses_limits_that_make_no_sense),
         cmocka_unit_test(keeps_quantised_kv_where_heads_fit),
+        cmocka_unit_test(overcommit_and_types_of_keys_and_values_count_in_every_figure),
+        cmocka_unit_test(a_floor_that_the_heads_do_not_fit_is_none),
+        cmocka_unit_test(reads_types_of_kv_by_name),
         cmocka_unit_test(a_model_without_a_tokenizer_takes_tokens_only_and_says_why),
         cmocka_unit_test(a_file_changed_under_the_model_is_lost),
         cmocka_unit_test(an_upload_that_fails_releases_everything),

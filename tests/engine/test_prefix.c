@@ -36,7 +36,7 @@ struct world {
 
 static void open_world(struct world *w, const char *path, uint32_t sessions) {
     struct fo_err e;
-    struct pn_model_opts o = { .dev = dev, .kv_type = FO_F16, .max_sessions = sessions, .max_concurrent = sessions, .max_batch = 2 * PAGE };
+    struct pn_model_opts o = { .dev = dev, .k_type = FO_F16, .v_type = FO_F16, .max_sessions = sessions, .max_concurrent = sessions, .max_batch = 2 * PAGE };
     if (pn_model_open(path, &o, &w->m, &e) || pn_prefix_new(w->m, sessions, &w->cache, &e)) fail_msg("%s", e.msg);
     for (int i = 0; i < CTX; i++) w->text[i] = 3 + i * 7 % (VOCAB - 3);
     unlink(path);

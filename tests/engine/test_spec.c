@@ -340,7 +340,7 @@ static void open_file(struct world *w, const char *path, enum fo_dtype kv, uint3
     assert_int_equal(pn_engine_new(&w->en, &e), 0);
     for (int i = 0; i < 3; i++) {
         struct pn_serve_opts o = { .name = ways[i],
-                                   .model = { .dev = &w->die.dev, .max_sessions = slots + 2, .max_concurrent = slots, .max_batch = 64, .kv_type = kv,
+                                   .model = { .dev = &w->die.dev, .max_sessions = slots + 2, .max_concurrent = slots, .max_batch = 64, .k_type = kv, .v_type = kv,
                                               .draft_rows = PN_DRAFT_MAX },
                                    .queue_depth = 32,
                                    .speculation = (enum pn_speculation)i };
@@ -806,7 +806,7 @@ static void what_was_appended_in_vain_leaves_no_trace(void **state) {
         struct odd t = { .type = FO_Q8_0, .window = windows[k], .seed = 9 };
         odd_write(path, &t);
         test_die_open(&die);
-        struct pn_model_opts o = { .dev = &die.dev, .max_sessions = 2, .max_concurrent = 2, .max_batch = 16, .kv_type = FO_F16, .draft_rows = PN_DRAFT_MAX };
+        struct pn_model_opts o = { .dev = &die.dev, .max_sessions = 2, .max_concurrent = 2, .max_batch = 16, .k_type = FO_F16, .v_type = FO_F16, .draft_rows = PN_DRAFT_MAX };
         if (pn_model_open(path, &o, &m, &e)) fail_msg("%s", e.msg);
         unlink(path);
         uint32_t n_vocab = pn_model_info(m)->n_vocab, most = 0, least = UINT32_MAX;
