@@ -163,6 +163,24 @@ static void check_concurrency(struct cf_report *rep, const struct cf_node *map, 
         m->max_concurrent = m->max_sessions;
 }
 
+/* Levels come one after the other; what stands in the text is told of, a default is not. */
+static void check_pressure(const struct check *c, const struct cf_pressure *p) {
+    const struct {
+        const char *name;
+        double at;
+    } level[] = { { "watch", p->watch }, { "tight", p->tight }, { "critical", p->critical } };
+    const struct cf_node *map = cf_node_find(c->tree, "pressure");
+    for (int i = 1; i < 3; i++) {
+        const struct cf_node *here = cf_node_find(map, level[i].name), *n = here ? here : cf_node_find(map, level[i - 1].name);
+        if (level[i].at > level[i - 1].at || !is_scalar(n)) continue;
+        cf_report_add(c->rep, CF_CONFLICT, n->line, n->col, n->width, "'%s': %g%% must be above '%s', which is %g%%%s", level[i].name, level[i].at, level[i - 1].name, level[i - 1].at,
+                      here ? "" : "; it is not written here, and this is its default");
+    }
+    const struct cf_node *leave = cf_node_find(map, "leave");
+    if (is_scalar(leave) && p->leave >= p->watch)
+        cf_report_add(c->rep, CF_CONFLICT, leave->line, leave->col, leave->width, "'leave': %g points below 'watch', which is %g%%, is never reached", p->leave, p->watch);
+}
+
 static void check_socket(const struct check *c) {
     const struct cf_node *n = cf_node_find(cf_node_find(c->tree, "server"), "admin_socket");
     if (is_scalar(n) && n->len > MAX_SOCKET_PATH)
@@ -281,6 +299,7 @@ int cf_check_manifest(const struct cf_node *tree, struct cf_manifest *m, struct 
     const struct check c = { rep, tree };
     check_listen(&c, &m->server);
     check_socket(&c);
+    check_pressure(&c, &m->pressure);
     check_texts(&c, "allowed_hosts", is_host, "a name or an address alone, as in api.example.org (no port, no https://), nor \"*\"");
     check_texts(&c, "cors_origins", is_origin, "an origin as browsers send it, as in https://app.example.org (small letters, nothing behind the host and port), nor \"*\"");
     check_dies(&c, m);

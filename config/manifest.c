@@ -128,15 +128,15 @@ static const struct cf_key die_rows[] = {
 KEYS(die, "a die", struct cf_die);
 
 static const struct cf_key pressure_rows[] = {
-    { .name = "watch", .kind = CF_PERCENT, .later = true, .min = 1, .max = 100, .def = "80%", .change = CF_LIVE,
-      .help = "Use at which caches are given back." },
-    { .name = "tight", .kind = CF_PERCENT, .later = true, .min = 1, .max = 100, .def = "90%", .change = CF_LIVE,
-      .help = "Use at which concurrency is lowered." },
-    { .name = "critical", .kind = CF_PERCENT, .later = true, .min = 1, .max = 100, .def = "96%", .change = CF_LIVE,
-      .help = "Use at which nothing new is admitted." },
-    { .name = "leave", .kind = CF_PERCENT, .later = true, .min = 0, .max = 50, .def = "5%", .change = CF_LIVE,
-      .help = "How far below a level use must fall to leave it." },
-    { .name = "hold", .kind = CF_MS, .later = true, .min = 0, .max = 24 * HOURS, .def = "60s", .change = CF_LIVE,
+    { .name = "watch", .kind = CF_PERCENT, IN(pressure.watch), .min = 1, .max = 100, .def = "80%", .change = CF_LIVE,
+      .help = "Use of a die's or the host's memory from which on new KV is written at its floor type." },
+    { .name = "tight", .kind = CF_PERCENT, IN(pressure.tight), .min = 1, .max = 100, .def = "90%", .change = CF_LIVE,
+      .help = "Use at which half as many requests run, prompts come in smaller chunks and kept conversations are given up." },
+    { .name = "critical", .kind = CF_PERCENT, IN(pressure.critical), .min = 1, .max = 100, .def = "96%", .change = CF_LIVE,
+      .help = "Use at which one request runs and the others wait." },
+    { .name = "leave", .kind = CF_PERCENT, IN(pressure.leave), .min = 0, .max = 50, .def = "5%", .change = CF_LIVE,
+      .help = "How far below a level's own use it must fall to leave it, in points." },
+    { .name = "hold", .kind = CF_MS, IN(pressure.hold_ms), .min = 0, .max = 24 * HOURS, .def = "60s", .change = CF_LIVE,
       .help = "How long it must stay there." },
 };
 KEYS(pressure, "'pressure'", struct cf_manifest);
@@ -263,7 +263,7 @@ static const struct cf_key root_rows[] = {
     { .name = "dies", .kind = CF_LIST, .each = CF_GROUP, .keys = &die, IN(dies),
       .count = offsetof(struct cf_manifest, n_dies), .max = 64, .also = "devices gpus",
       .help = "The devices to use; absent: all that the build can drive." },
-    { .name = "pressure", .kind = CF_GROUP, .keys = &pressure, .later = true, .help = "When memory counts as short." },
+    { .name = "pressure", .kind = CF_GROUP, .keys = &pressure, .help = "When memory counts as short." },
     { .name = "defaults", .kind = CF_GROUP, .keys = &defaults, .at = offsetof(struct cf_manifest, defaults),
       .help = "For models that leave a key out." },
     { .name = "models", .kind = CF_LIST, .each = CF_GROUP, .keys = &model, IN(models),

@@ -94,10 +94,17 @@ struct cf_model {
     void *owner;   /* of a model that stands alone (cf_model_parse, cf_model_copy): its memory; NULL inside a manifest */
 };
 
+/* When memory counts as short, in percent of what there is; ascending. */
+struct cf_pressure {
+    double watch, tight, critical, leave;
+    uint64_t hold_ms;
+};
+
 struct cf_manifest {
     int64_t version;
     struct cf_server server;
     struct cf_host host;
+    struct cf_pressure pressure;
     struct cf_die *dies; /* n_dies = 0: all that the build can drive */
     size_t n_dies;
     struct cf_model defaults; /* what each model starts as: `defaults:` over the table's own; name and source are NULL */

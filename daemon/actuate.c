@@ -115,7 +115,7 @@ static int check_gates(const struct pd_step *s, const struct pd_form *f, const s
         return fo_fail_need(e, FO_ENOMEM, need, have, "die %s: asked %s, free %s above the reserve of %s (part=%s)", p->die, fo_format_bytes(need, need_text, sizeof need_text),
                             fo_format_bytes(have, have_text, sizeof have_text), fo_format_bytes(reserve, reserve_text, sizeof reserve_text), part);
     }
-    pd_hostmem_read("", &host);
+    pd_hostmem_read(pd_hostmem_root(), &host);
     host.available_bytes += host_back;
     uint64_t have = host.available_bytes > s->ram_reserve_bytes ? host.available_bytes - s->ram_reserve_bytes : 0;
     if (host.total_bytes && on_host > have)

@@ -104,7 +104,7 @@ static uint64_t promised(const struct pd_world *w, bool no_mmap) {
             mapped += no_mmap ? 0 : p->weights_bytes;
         }
     }
-    return mapped + sub(anonymous, pd_hostmem_touched(""));
+    return mapped + sub(anonymous, pd_hostmem_touched(pd_hostmem_root()));
 }
 
 static void fill_instance(const struct pd_instance *i, struct pn_engine *en, struct cf_instance *ret) {
@@ -139,7 +139,7 @@ int pd_facts_gather(struct pd_world *w, struct pn_engine *en, bool no_mmap, uint
     int code = FO_OK;
     if (!f.dies || !f.instances || !f.histories || !f.estimates) code = fo_fail(e, FO_ENOMEM, "no memory to observe");
     if (code == FO_OK) {
-        pd_hostmem_read("", &host);
+        pd_hostmem_read(pd_hostmem_root(), &host);
         f.host = (struct cf_host_fact){ .total_bytes = host.total_bytes, .available_bytes = sub(host.available_bytes, promised(w, no_mmap)), .limited_by = (enum cf_limited_by)host.limited_by };
         for (size_t i = 0; i < w->n_dies; i++)
             if (w->dies[i].wanted) fill_die(w, &w->dies[i], &host, &f.dies[f.n_dies++]);

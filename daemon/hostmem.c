@@ -1,8 +1,9 @@
 /* Files read: /proc/meminfo (MemTotal, MemAvailable); /proc/self/cgroup, whose line "0::/path" names the group of v2 and
  * "N:memory:/path" that of v1; of each group on the path up to the root
- *     v2: memory.max, memory.current, memory.stat (inactive_file + active_file)
+ *     v2: memory.max, memory.high, memory.current, memory.stat (inactive_file + active_file), memory.pressure
  *     v1: memory.limit_in_bytes, memory.usage_in_bytes, memory.stat (total_inactive_file + total_active_file)
- * A group's usage includes page cache, which the kernel gives back before it kills anybody; so that is not counted as used. Inside a
+ * and /proc/pressure/memory, for who waits. Above memory.high the kernel does not kill, it makes whoever asks for memory wait: to us that
+ * is a limit like any. A group's usage includes page cache, which the kernel gives back before it kills anybody; so that is not counted as used. Inside a
  * container the path is often not visible under the mount; the mount's own root is then the group. */
 #include "daemon/hostmem.h"
 
@@ -60,20 +61,36 @@ static uint64_t cache_of(const char *dir, const char *inactive, const char *acti
     return a + b;
 }
 
+/* Takes the numbers of a file of stalls where they are higher. */
+static void read_stalls(const char *dir, const char *file, struct pd_hostmem *ret) {
+    char path[MAX_PATH + 64];
+    snprintf(path, sizeof path, "%s/%s", dir, file);
+    char *text = slurp(path);
+    if (!text) return;
+    for (char *line = text; line; line = strchr(line, '\n'), line = line ? line + 1 : NULL) { /* "some avg10=0.00 avg60=..." */
+        double *to = strncmp(line, "some avg10=", 11) == 0 ? &ret->psi_some : strncmp(line, "full avg10=", 11) == 0 ? &ret->psi_full : NULL, x = to ? strtod(line + 11, NULL) : 0;
+        if (to && x > *to) *to = x;
+    }
+    free(text);
+}
+
 /* One version of control groups: its mount points, and the names of its files. */
 struct version {
     enum pd_mem_limit kind;
-    const char *mounts[3], *max, *current, *inactive, *active;
+    const char *mounts[3], *max, *high, *current, *inactive, *active, *stalls; /* high, stalls: NULL = there is no such file */
 };
 static const struct version versions[] = {
-    { PD_MEM_CGROUP2, { "/sys/fs/cgroup", "/sys/fs/cgroup/unified", NULL }, "memory.max", "memory.current", "inactive_file", "active_file" },
-    { PD_MEM_CGROUP1, { "/sys/fs/cgroup/memory", NULL, NULL }, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "total_active_file" },
+    { PD_MEM_CGROUP2, { "/sys/fs/cgroup", "/sys/fs/cgroup/unified", NULL }, "memory.max", "memory.high", "memory.current", "inactive_file", "active_file", "memory.pressure" },
+    { PD_MEM_CGROUP1, { "/sys/fs/cgroup/memory", NULL, NULL }, "memory.limit_in_bytes", NULL, "memory.usage_in_bytes", "total_inactive_file", "total_active_file", NULL },
 };
 
 /* Narrows *ret by the group at `dir`. */
 static void narrow(const struct version *v, const char *dir, struct pd_hostmem *ret) {
-    uint64_t max, current;
-    if (!number_in(dir, v->max, &max) || !number_in(dir, v->current, &current)) return;
+    uint64_t max, high, current;
+    if (v->stalls) read_stalls(dir, v->stalls, ret);
+    if (!number_in(dir, v->max, &max)) max = UINT64_MAX;
+    if (v->high && number_in(dir, v->high, &high) && high < max) max = high;
+    if (max == UINT64_MAX || !number_in(dir, v->current, &current)) return;
     if (max >= (uint64_t)1 << 62) return; /* v1 says "none" by a number near 2^63 */
     uint64_t cache = cache_of(dir, v->inactive, v->active), used = current > cache ? current - cache : 0, rest = max > used ? max - used : 0;
     if (max < ret->total_bytes) ret->total_bytes = max;
@@ -107,6 +124,8 @@ void pd_hostmem_read(const char *root, struct pd_hostmem *ret) {
     if (meminfo && number_after(meminfo, "MemTotal", &kib)) ret->total_bytes = kib * 1024;
     if (meminfo && number_after(meminfo, "MemAvailable", &kib)) ret->available_bytes = kib * 1024;
     free(meminfo);
+    snprintf(path, sizeof path, "%s/proc/pressure", root);
+    read_stalls(path, "memory", ret);
     snprintf(path, sizeof path, "%s/proc/self/cgroup", root);
     char *list = slurp(path);
     for (size_t i = 0; list && i < sizeof versions / sizeof *versions; i++) {
@@ -126,12 +145,26 @@ void pd_hostmem_read(const char *root, struct pd_hostmem *ret) {
     free(list);
 }
 
-uint64_t pd_hostmem_touched(const char *root) {
+/* A line of /proc/self/status, in bytes. */
+static uint64_t of_this_process(const char *root, const char *key) {
     char path[MAX_PATH];
     uint64_t kib = 0;
     snprintf(path, sizeof path, "%s/proc/self/status", root);
     char *text = slurp(path);
-    if (text && !number_after(text, "RssAnon", &kib)) kib = 0;
+    if (text && !number_after(text, key, &kib)) kib = 0;
     free(text);
     return kib * 1024;
+}
+
+uint64_t pd_hostmem_touched(const char *root) {
+    return of_this_process(root, "RssAnon");
+}
+
+uint64_t pd_hostmem_mapped(const char *root) {
+    return of_this_process(root, "RssFile");
+}
+
+const char *pd_hostmem_root(void) {
+    const char *root = getenv("PANTHEON_HOST_ROOT");
+    return root ? root : "";
 }

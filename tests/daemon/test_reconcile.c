@@ -163,8 +163,35 @@ static void the_smallest_limit_on_the_way_up_counts(void **state) {
     pd_hostmem_read(folder, &h);
     assert_int_equal(h.available_bytes, 0);
     assert_int_equal(h.total_bytes, 70 * MiB);
-    put("proc/self/status", "Name:\tx\nRssAnon:\t   42 kB\n");
+    put("proc/self/status", "Name:\tx\nRssAnon:\t   42 kB\nRssFile:\t  7 kB\n");
     assert_int_equal(pd_hostmem_touched(folder), 42 * KiB);
+    assert_int_equal(pd_hostmem_mapped(folder), 7 * KiB);
+    assert_int_equal(h.psi_some, 0); /* there was no such file */
+}
+
+static void a_soft_limit_and_stalls_are_read_too(void **state) {
+    (void)state;
+    struct pd_hostmem h;
+    put("proc/meminfo", MEMINFO);
+    put("proc/self/cgroup", "0::/soft.slice/x\n");
+    put("sys/fs/cgroup/soft.slice/x/memory.max", "209715200\n");
+    put("sys/fs/cgroup/soft.slice/x/memory.high", "104857600\n");
+    put("sys/fs/cgroup/soft.slice/x/memory.current", "31457280\n");
+    put("proc/pressure/memory", "some avg10=1.50 avg60=9.00 avg300=9.00 total=9\nfull avg10=0.25 avg60=9.00 avg300=9.00 total=9\n");
+    pd_hostmem_read(folder, &h);
+    assert_int_equal(h.total_bytes, 100 * MiB); /* above it, who asks waits */
+    assert_int_equal(h.available_bytes, 70 * MiB);
+    assert_int_equal(h.limited_by, PD_MEM_CGROUP2);
+    assert_true(h.psi_some == 1.5 && h.psi_full == 0.25);
+    /* without a hard limit the soft one stands, and none is none */
+    put("sys/fs/cgroup/soft.slice/x/memory.max", "max\n");
+    pd_hostmem_read(folder, &h);
+    assert_int_equal(h.available_bytes, 70 * MiB);
+    put("sys/fs/cgroup/soft.slice/x/memory.high", "max\n");
+    put("sys/fs/cgroup/soft.slice/x/memory.pressure", "some avg10=42.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.10 avg60=0.00 avg300=0.00 total=0\n");
+    pd_hostmem_read(folder, &h);
+    assert_int_equal(h.limited_by, PD_MEM_MEMINFO);
+    assert_true(h.psi_some == 42 && h.psi_full == 0.25); /* whichever binds */
 }
 
 /* --- dies --- */
@@ -521,6 +548,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(keeps_the_last_accepted_manifest_and_only_its_own, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_bad_file_is_reported_whole, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(the_smallest_limit_on_the_way_up_counts, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_soft_limit_and_stalls_are_read_too, make_folder, remove_folder),
         cmocka_unit_test(dies_stay_come_and_go_with_the_manifest),
         cmocka_unit_test_setup_teardown(states_and_conditions_follow_from_facts_and_plan, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(facts_count_what_copies_hold_and_what_others_use, make_folder, remove_folder),
