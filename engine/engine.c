@@ -319,6 +319,10 @@ void pn_served_status(const struct pn_served *s, struct pn_served_status *ret) {
     ret->grammar_bytes = g.bytes;
 }
 
+void pn_served_set_memory(struct pn_served *s, enum pn_level level, uint64_t room_bytes) {
+    pn_sched_set_memory(s->sched, level, room_bytes);
+}
+
 uint32_t pn_served_slots(const struct pn_served *s, struct pn_slot_status *ret, uint32_t cap) {
     return pn_sched_slots(s->sched, ret, cap);
 }

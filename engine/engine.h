@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "engine/grammar/grammar.h"
+#include "engine/mem/ladder.h"
 #include "engine/model.h"
 #include "engine/request.h"
 #include "engine/spec.h"
@@ -101,6 +102,10 @@ struct pn_served_status {
     uint64_t heartbeat;       /* grows with every step and idle tick of the worker */
     double prefill_tps, decode_tps; /* recent rates, 0 = not known yet */
     uint64_t kv_bytes_used;
+    enum pn_level level;      /* of memory pressure, as last told */
+    uint32_t rungs;           /* of the ladder that are applied: the first so many */
+    struct pn_effective declared, effective; /* limits without and with them */
+    uint64_t room_bytes;      /* host memory that KV which was not touched yet may take; UINT64_MAX = any */
     uint64_t tokens_reasoning, calls; /* of tokens_generated; of functions. Summed up when each request ends */
     uint64_t grammars_compiled, grammars_found; /* for requests: made, or there already */
     double grammar_compile_s;
@@ -108,6 +113,8 @@ struct pn_served_status {
     uint32_t retry_after_s;   /* what a 429 would say now: from measured rates, 1 .. 120 */
 };
 void pn_served_status(const struct pn_served *s, struct pn_served_status *ret);
+/* As pn_sched_set_memory. */
+void pn_served_set_memory(struct pn_served *s, enum pn_level level, uint64_t room_bytes);
 
 /* A place for a running request, and which one has it. Nothing of what it says. */
 struct pn_slot_status {

@@ -135,6 +135,7 @@ int pn_model_forward(struct pn_model *m, const struct pn_batch_item *items, int 
         struct pn_seq *q = items[reserved].seq;
         m->pages_before[reserved] = q->n_pages;
         if (pn_seq_reserve(q, q->len + items[reserved].n, e)) goto undo;
+        pn_kv_seq_touch(q, items[reserved].n);
     }
     fill_rows(m, items, n_items, &s);
     take_states(m, items, n_items);

@@ -20,14 +20,16 @@ void pn_kv_set_window(struct pn_kv *kv, uint32_t window, uint32_t max_batch) {
 }
 
 int pn_kv_layout(struct pn_kv *kv, struct fo_arena *host, struct fo_err *e) {
-    uint64_t list, refs;
+    uint64_t list, refs, touched;
     if (kv->n_pages > UINT32_MAX)
         return fo_fail(e, FO_ELIMIT, "%llu pages of KV are more than this build can count", (unsigned long long)kv->n_pages);
     if (fo_arena_take(host, kv->n_pages * sizeof *kv->free_pages, _Alignof(uint32_t), &list, e) ||
-        fo_arena_take(host, kv->n_pages * sizeof *kv->refs, _Alignof(uint32_t), &refs, e))
+        fo_arena_take(host, kv->n_pages * sizeof *kv->refs, _Alignof(uint32_t), &refs, e) ||
+        fo_arena_take(host, kv->n_pages * sizeof *kv->touched, _Alignof(bool), &touched, e))
         return e->code;
     kv->free_pages = fo_arena_ptr(host, list);
     kv->refs = fo_arena_ptr(host, refs);
+    kv->touched = fo_arena_ptr(host, touched);
     return pn_states_layout(&kv->states, host, e);
 }
 
@@ -46,13 +48,33 @@ void pn_kv_clear(struct pn_kv *kv) {
     for (uint32_t i = 0; i < kv->n_free; i++) {
         kv->free_pages[i] = kv->n_free - 1 - i; /* page 0 is taken first */
         kv->refs[i] = 0;
+        kv->touched[i] = false;
     }
+    kv->n_touched = kv->n_free_touched = 0;
     pn_states_clear(&kv->states);
 }
 
 void pn_kv_put_page(struct pn_kv *kv, uint32_t page) {
     assert(kv->refs[page] > 0);
-    if (--kv->refs[page] == 0) kv->free_pages[kv->n_free++] = page;
+    if (--kv->refs[page] > 0) return;
+    kv->free_pages[kv->n_free++] = page;
+    kv->n_free_touched += kv->touched[page];
+}
+
+uint32_t pn_kv_take_page(struct pn_kv *kv) {
+    uint32_t page = kv->free_pages[--kv->n_free];
+    kv->n_free_touched -= kv->touched[page];
+    kv->refs[page] = 1;
+    return page;
+}
+
+void pn_kv_seq_touch(struct pn_seq *s, uint32_t n) {
+    struct pn_kv *kv = s->kv;
+    for (uint32_t i = s->len / kv->page_tokens; i < pn_kv_pages(kv, s->len + n); i++) {
+        uint32_t page = s->pages[i];
+        kv->n_touched += !kv->touched[page];
+        kv->touched[page] = true;
+    }
 }
 
 size_t pn_kv_seq_bytes(const struct pn_kv *kv, uint32_t n_tokens) {

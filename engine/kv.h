@@ -8,6 +8,7 @@
  *
  * The pool belongs to a model and, like its sequences, to the model's one worker thread: no locks. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,8 @@ struct pn_kv {
     uint32_t held_pages;     /* most pages that one sequence holds at a time: max_seq_pages, or fewer under a window. Besides, as many as it shares */
     uint32_t *free_pages;    /* [n_pages], a stack: the page given back last is taken first, so that few pages are ever touched */
     uint32_t n_free;
+    bool *touched;           /* [n_pages] written to, since the host has had it back: it takes memory there */
+    uint32_t n_touched, n_free_touched; /* all, and of the free ones */
     uint32_t *refs;          /* [n_pages] sequences that hold it, 0 = free */
     struct pn_states states; /* blocks of recurrent state; none in most families */
 };
@@ -63,12 +66,17 @@ int pn_kv_pool_layout(struct fo_kv_geom *g, uint64_t state_bytes, struct fo_aren
 /* Puts every page, and every block of state, on its free list. */
 void pn_kv_clear(struct pn_kv *kv);
 
+/* A free page, now held by one. There is one (n_free). */
+uint32_t pn_kv_take_page(struct pn_kv *kv);
 /* One holder of a page less. */
 void pn_kv_put_page(struct pn_kv *kv, uint32_t page);
 
 /* An empty sequence that may grow to n_tokens: one heap block, of pn_kv_seq_bytes. FO_ENOMEM. */
 size_t pn_kv_seq_bytes(const struct pn_kv *kv, uint32_t n_tokens);
 int pn_kv_seq_new(struct pn_kv *kv, uint32_t n_tokens, struct pn_seq **ret, struct fo_err *e);
+
+/* A step is about to write n tokens behind those that are there. */
+void pn_kv_seq_touch(struct pn_seq *s, uint32_t n);
 
 /* Gives back the pages that neither `len` nor the first n_pages pages need. */
 void pn_kv_seq_shrink(struct pn_seq *s, uint32_t n_pages);

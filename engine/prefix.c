@@ -14,6 +14,7 @@
 #include "engine/index.h"
 #include "engine/kv.h"
 #include "engine/model.h"
+#include "engine/wake.h"
 #include "foundry/base/err.h"
 
 enum {
@@ -25,6 +26,7 @@ struct text {
     struct text *prev, *next;
     struct pn_seq *seq; /* packed when idle */
     char *tenant, *session; /* or NULL */
+    double used_ms; /* when it became idle, or was of use to another then */
     bool idle;
     uint32_t listed; /* tokens whose chain is in the index while it runs */
     size_t bytes;   /* of host memory when idle */
@@ -171,6 +173,16 @@ int pn_prefix_evict(struct pn_prefix *p) {
     return 1;
 }
 
+int pn_prefix_evict_cold(struct pn_prefix *p, double before_ms) {
+    struct text *with_state = NULL, *t = p->idle.first;
+    for (; t && (t->used_ms >= before_ms || t->seq->state.block != PN_NO_BLOCK); t = t->next)
+        if (!with_state && t->used_ms < before_ms) with_state = t;
+    if (!t) t = with_state;
+    if (!t) return 0;
+    evict(p, t);
+    return 1;
+}
+
 void pn_prefix_forget(struct pn_prefix *p, const char *tenant, const char *session) {
     for (struct text *t = p->idle.first, *next; t; t = next) {
         next = t->next;
@@ -276,6 +288,7 @@ int pn_prefix_begin(struct pn_prefix *p, const char *tenant, const int32_t *toke
         if (f.best->idle && p->kv->states.n_blocks == 0) { /* it was of use. Of blocks of state there are few, and those that were of use live on in t */
             list_remove(&p->idle, f.best);
             list_push(&p->idle, f.best);
+            f.best->used_ms = pn_now_ms();
         }
     }
     t->seq->state.prompt = n;
@@ -351,6 +364,7 @@ static bool is_news(struct pn_prefix *p, const struct text *t) {
         } else if (common == t->seq->len) {
             list_remove(&p->idle, o);
             list_push(&p->idle, o);
+            o->used_ms = pn_now_ms();
             return false;
         }
     }
@@ -378,6 +392,7 @@ void pn_prefix_put(struct pn_prefix *p, const char *session, struct pn_seq *seq)
     }
     while (p->bytes + t->bytes > p->cap_bytes) evict(p, p->idle.first);
     t->idle = true;
+    t->used_ms = pn_now_ms();
     list_push(&p->idle, t);
     for (uint32_t i = t->seq->first_page; i < t->seq->n_pages; i++) p->idle_refs[t->seq->pages[i]]++;
     p->n_idle++;
@@ -420,6 +435,9 @@ bool pn_prefix_check(const struct pn_prefix *p, struct pn_seq *const *others, ui
     for (uint64_t i = 0; i < kv->n_pages; i++) n_free += c.pages[i] == 0, c.good &= kv->refs[i] == c.pages[i];
     for (uint32_t i = 0; i < kv->n_free; i++) c.good &= c.pages[kv->free_pages[i]]++ == 0;
     for (uint32_t i = 0; i < kv->states.n_blocks; i++) n_free_blocks += c.blocks[i] == 0, c.good &= kv->states.refs[i] == c.blocks[i];
+    uint64_t touched = 0, free_touched = 0;
+    for (uint64_t i = 0; i < kv->n_pages; i++) touched += kv->touched[i], free_touched += kv->touched[i] && kv->refs[i] == 0;
+    c.good &= touched == kv->n_touched && free_touched == kv->n_free_touched;
     c.good &= n_free == kv->n_free && n_free_blocks == kv->states.n_free && c.promised == kv->states.n_promised;
     c.good &= kv->states.n_free >= kv->states.n_promised + kv->states.n_float;
     c.good &= n_idle == p->n_idle && bytes == p->bytes && bytes <= p->cap_bytes && (p->idle.first || p->running.first || pn_index_count(p->index) == 0);

@@ -43,6 +43,9 @@ void pn_prefix_drop(struct pn_prefix *p, struct pn_seq *seq);
 
 /* Gives up an idle sequence that frees something: the least recently used of those; when there is none such, of all. 0 = there is none. */
 int pn_prefix_evict(struct pn_prefix *p);
+/* Gives up an idle sequence that was not used since before_ms (pn_now_ms); first of those without recurrent state, whose checkpoints are dear. 0 = there is
+ * none. */
+int pn_prefix_evict_cold(struct pn_prefix *p, double before_ms);
 /* Gives up every idle sequence of this tenant's session. */
 void pn_prefix_forget(struct pn_prefix *p, const char *tenant, const char *session);
 

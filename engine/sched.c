@@ -86,8 +86,20 @@ static int room(struct pn_sched *s, const char *tenant, enum pn_priority priorit
 void pn_sched_set(struct pn_sched *s, const struct pn_sched_limits *l) {
     pthread_mutex_lock(&s->lock);
     s->limits = *l;
+    struct pn_effective declared = pn_sched_declared(s, l);
+    pn_ladder_declare(&s->ladder, &declared);
     pthread_mutex_unlock(&s->lock);
     pn_wake_ring(s->wake);
+}
+
+void pn_sched_set_memory(struct pn_sched *s, enum pn_level level, uint64_t room_bytes) {
+    pthread_mutex_lock(&s->lock);
+    bool other = pn_ladder_set(&s->ladder, level) || (room_bytes > s->room_bytes && s->queue.n > 0);
+    s->level = level;
+    s->room_bytes = room_bytes;
+    s->room_is_new = true;
+    pthread_mutex_unlock(&s->lock);
+    if (other) pn_wake_ring(s->wake);
 }
 
 bool pn_sched_load(struct pn_sched *s, uint32_t *ret_busy, uint32_t *ret_slots, uint64_t *ret_requests) {
@@ -248,6 +260,11 @@ void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret) {
         .prefill_tps = s->prefill_tps,
         .decode_tps = s->decode_tps,
         .kv_bytes_used = s->kv_used,
+        .level = s->level,
+        .rungs = (uint32_t)s->ladder.n,
+        .declared = s->ladder.declared,
+        .effective = s->ladder.now,
+        .room_bytes = s->room_bytes,
         .retry_after_s = retry_after(s),
     };
     memcpy(ret->cache_misses, s->misses, sizeof ret->cache_misses);
@@ -301,6 +318,7 @@ int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, pn_sched_h
     s->info = pn_model_info(m);
     s->tok = pn_model_tok(m);
     s->limits = *l;
+    s->room_bytes = UINT64_MAX;
     s->heir = heir;
     s->heir_ctx = ctx;
     pn_queue_init(&s->queue);
@@ -314,6 +332,9 @@ int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, pn_sched_h
     pthread_condattr_destroy(&attr);
     /* A sequence each, and a token each in a step. */
     s->n_slots = pn_least(pn_least(s->info->max_concurrent, s->info->max_sessions), s->info->max_batch);
+    struct pn_effective declared = pn_sched_declared(s, l);
+    pn_ladder_init(&s->ladder, &declared);
+    s->busy_ms = pn_now_ms();
     s->wake = pn_wake_new();
     s->slots = calloc(s->n_slots, sizeof *s->slots);
     s->items = calloc(s->n_slots, sizeof *s->items);

@@ -6,6 +6,9 @@
  * tenant for all of another's long one. KV for prompt and answer is reserved when a request starts: what has started is
  * not failed for memory.
  *
+ * When memory is short, rungs of a ladder (mem/ladder.h) lower what is in force: fewer slots, smaller steps, kept texts that go. What runs above the
+ * lowered number of slots goes on to its end; the rest waits.
+ *
  * How long a chunk is: beside running answers, all chunks of a step together are as many tokens as take two thirds of decode_stall at the
  * measured rate, so that the gap between two tokens of an answer stays within decode_stall and one step of decoding although steps vary
  * (deeper in a context, on a busy machine). The measured rate falls with a slower step at once and rises with faster ones by a quarter of
@@ -19,6 +22,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/mem/ladder.h"
 #include "engine/spec.h"
 
 struct fo_err;
@@ -47,6 +51,10 @@ typedef bool pn_sched_heir(void *ctx, struct pn_request *r);
 int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, pn_sched_heir *heir, void *ctx, struct pn_sched **ret, struct fo_err *e);
 /* What runs or waits already goes on, even when it is more than the new limits allow. Any thread. */
 void pn_sched_set(struct pn_sched *s, const struct pn_sched_limits *l);
+/* How short memory is where the model is, and how many bytes of the host's its KV may still take that it has not touched yet (UINT64_MAX: any number),
+ * as read just now: see mem/ladder.h for what follows from the level. A request that has started ends as it was promised; one whose KV passes the room
+ * waits while others run. Any thread. */
+void pn_sched_set_memory(struct pn_sched *s, enum pn_level level, uint64_t room_bytes);
 /* Ends every request with FO_EUNAVAIL and joins the worker; submit and status still answer. Called by one thread at a time. */
 void pn_sched_stop(struct pn_sched *s);
 /* Stops and frees. NULL is allowed. */

@@ -1,5 +1,6 @@
 /* Inside the scheduler, whose files are: sched.c (any thread: submitting, limits, status; making and freeing), sched_worker.c (the worker:
- * requests come and go) and sched_step.c (the worker: what a step holds, and what comes of it).
+ * requests come and go), sched_step.c (the worker: what a step holds, and what comes of it) and sched_memory.c (what is given back when memory is
+ * short).
  *
  * Who owns what. `lock` guards the queue, the flags and the counters; it is held for pointer work only, never over a step, so
  * submitting and looking at the status never wait for the model. Slots, sequences and idle conversations are the worker's alone.
@@ -70,10 +71,17 @@ struct pn_sched {
     struct pn_spec_costs costs;
     float (*odds)[PN_DRAFT_MAX]; /* [n_slots] of the drafts of a step */
     uint64_t order;
+    uint64_t touched_before;   /* places of KV that had been, when `room_bytes` was read */
+    double busy_ms;            /* when something ran last (pn_now_ms) */
+    bool cache_dropped;        /* since then */
     double chunk_tps; /* of prompts, for choosing the next chunk: falls at once, rises slowly; 0 = nothing measured yet */
 
     pthread_mutex_t lock; /* guards the rest */
-    struct pn_sched_limits limits;
+    struct pn_sched_limits limits; /* as declared */
+    struct pn_ladder ladder;       /* and what of them is in force */
+    enum pn_level level;
+    uint64_t room_bytes;
+    bool room_is_new;              /* the worker has not looked at it yet */
     pthread_cond_t idle_now;
     pthread_cond_t errand_done;
     struct pn_errand *errands, **errands_end; /* in the order of asking */
@@ -110,7 +118,7 @@ static inline uint32_t pn_least(uint32_t a, uint32_t b) {
 /* --- under the lock -------------------------------------------------------------------------- */
 /* Slots that may run now. */
 static inline uint32_t pn_sched_slots_now(const struct pn_sched *s) {
-    return s->limits.max_concurrent < s->n_slots ? s->limits.max_concurrent : s->n_slots;
+    return s->ladder.now.max_concurrent < s->n_slots ? s->ladder.now.max_concurrent : s->n_slots;
 }
 
 static inline uint32_t pn_sched_active(const struct pn_sched *s) {
@@ -139,6 +147,13 @@ void pn_slot_end(struct pn_sched *s, struct pn_slot *sl, enum pn_finish finish, 
 void pn_sched_errands_end(struct pn_sched *s);
 /* The weights or the device are gone: everything here ends with the reason, and nothing new is taken. The process lives. */
 void pn_sched_model_failed(struct pn_sched *s, const struct fo_err *err);
+
+/* Does a little of what the rungs in force ask for, between two steps; true when there is more to do. */
+bool pn_sched_relieve(struct pn_sched *s);
+/* Whether the host has room for what running sequences, this one with them, hold of KV and have not touched yet. */
+bool pn_sched_has_room(struct pn_sched *s);
+/* The limits as the ladder knows them. */
+struct pn_effective pn_sched_declared(const struct pn_sched *s, const struct pn_sched_limits *l);
 
 /* Fills items for the next step; returns how many. */
 uint32_t pn_sched_build(struct pn_sched *s);

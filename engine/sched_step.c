@@ -16,10 +16,11 @@ static const float ODDS_BESIDE_PROMPTS = 0.5F;
 /* Most prompt tokens in a step beside n_decode answers: see sched.h. */
 static uint32_t prefill_budget(struct pn_sched *s, uint32_t n_decode) {
     uint32_t most = s->info->max_batch - n_decode;
-    if (n_decode == 0) return most;
     pthread_mutex_lock(&s->lock);
+    most = pn_least(most, s->ladder.now.prefill_chunk);
     double stall = s->limits.decode_stall_ms / 1e3, doubled = s->chunk ? 2.0 * s->chunk : PN_FIRST_CHUNK;
     pthread_mutex_unlock(&s->lock);
+    if (n_decode == 0) return most;
     double fits = s->chunk_tps > 0 ? s->chunk_tps * stall * 2 / 3 : PN_FIRST_CHUNK;
     if (fits > doubled) fits = doubled;
     return fits >= most ? most : fits < 1 ? 1 : (uint32_t)fits;

@@ -205,7 +205,9 @@ static int sequence_for(struct pn_sched *s, const struct pn_request *r, struct p
     }
     /* The last token of an answer is shown but never computed on. */
     uint32_t n = r->pooled ? r->n_tokens : r->n_tokens + r->max_tokens - 1;
-    if (pn_prefix_reserve(s->idle, seq, n, e) != 0) {
+    int rc = pn_prefix_reserve(s->idle, seq, n, e);
+    if (rc == 0 && s->n_run > 0 && !pn_sched_has_room(s)) rc = fo_fail(e, FO_ENOMEM, "the host has no memory for its KV while others run");
+    if (rc != 0) {
         part_with(s, seq, r, NULL); /* what it began with is there again when it is tried once more */
         return e->code;
     }
@@ -318,7 +320,7 @@ void *pn_sched_worker(void *sched) {
     for (;;) {
         uint64_t seen = pn_wake_count(s->wake);
         if (!sweep(s)) break;
-        bool more = run_errands(s);
+        bool more = run_errands(s) | pn_sched_relieve(s);
         while (start_one(s)) {}
         uint32_t n = pn_sched_build(s);
         if (n > 0) {

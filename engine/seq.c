@@ -70,9 +70,7 @@ int pn_seq_reserve(struct pn_seq *s, uint32_t n, struct fo_err *e) {
                             kv->n_free);
     if (pn_state_reserve(s, e)) return e->code;
     while (s->n_pages < need) {
-        uint32_t page = kv->free_pages[--kv->n_free];
-        kv->refs[page] = 1;
-        s->pages[s->n_pages++] = page;
+        s->pages[s->n_pages++] = pn_kv_take_page(kv);
     }
     if (want > s->want_pages) s->want_pages = want;
     return FO_OK;

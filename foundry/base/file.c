@@ -235,6 +235,11 @@ void fo_map_forget(const struct fo_map *m, const void *p, uint64_t n) {
     if (m && hi > lo) madvise((void *)lo, hi - lo, MADV_DONTNEED);
 }
 
+void fo_map_drop(const struct fo_map *m) {
+    fo_map_forget(m, m->data, m->mapped);
+    posix_fadvise(m->fd, 0, 0, POSIX_FADV_DONTNEED); /* who else has it mapped keeps it */
+}
+
 bool fo_map_replaced(const struct fo_map *m) {
     struct stat st;
     return stat(m->path, &st) != 0 || st.st_dev != m->st.st_dev || st.st_ino != m->st.st_ino;

@@ -39,5 +39,8 @@ int fo_map_state(const struct fo_map *m, struct fo_err *e);
  * them anew. NULL is allowed and does nothing. */
 void fo_map_forget(const struct fo_map *m, const void *p, uint64_t n);
 
+/* As fo_map_forget, of the whole map, and the system's own copy of the file is not wanted any more either. */
+void fo_map_drop(const struct fo_map *m);
+
 /* True when the path now names another file (other device or inode), or none. */
 bool fo_map_replaced(const struct fo_map *m);
