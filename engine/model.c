@@ -142,6 +142,8 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
         m->part[p].kv = (struct fo_kv_geom){
             .k_type = i->k_type,
             .v_type = i->v_type,
+            .k_floor = i->k_floor,
+            .v_floor = i->v_floor,
             .n_layer = (int)(m->part[p].end_layer - m->part[p].first_layer),
             .n_head = (int)m->h.n_head,
             .n_head_kv = (int)m->h.n_head_kv,

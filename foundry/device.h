@@ -49,6 +49,9 @@ struct fo_device {
     void (*free)(struct fo_device *d, void *block, uint64_t bytes);
     int (*upload)(struct fo_device *d, void *dst, const void *host, uint64_t bytes, struct fo_err *e);
     int (*download)(struct fo_device *d, void *host, const void *src, uint64_t bytes, struct fo_err *e);
+    /* What lies in [p, p + bytes) of one of its blocks is of no use any more and may be anything from now on: memory that is the host's goes back to
+     * it (whole OS pages within). NULL: a die whose blocks hold what they hold. */
+    void (*discard)(struct fo_device *d, void *p, uint64_t bytes);
     /* Contexts that this process holds on the die: 0 once nothing is allocated and no stream is open, so that it may idle. NULL on
      * a device without such a thing. */
     uint32_t (*contexts)(struct fo_device *d);
@@ -81,6 +84,7 @@ struct fo_device {
                     struct fo_err *e);
     int (*attend)(struct fo_stream *s, const struct fo_kv_geom *g, const float *q, const struct fo_attn_batch *b, int layer, float *out,
                   struct fo_err *e);
+    int (*kv_requantise)(struct fo_stream *s, const struct fo_kv_geom *g, uint32_t from, uint32_t to, struct fo_err *e); /* NULL: it cannot */
 };
 
 struct fo_stream {

@@ -143,32 +143,65 @@ uint64_t fo_kv_block_bytes(enum fo_dtype type, int head_dim, int page_tokens) {
     return __builtin_mul_overflow(row, fo_kv_block_tokens(type, page_tokens), &bytes) ? 0 : bytes;
 }
 
-uint64_t fo_kv_page_bytes(const struct fo_kv_geom *g) {
+static uint64_t page_bytes(const struct fo_kv_geom *g, enum fo_dtype k_type, enum fo_dtype v_type) {
     if (g->n_layer <= 0 || g->n_head_kv <= 0) return 0;
-    uint64_t k = fo_kv_block_bytes(g->k_type, g->head_dim, g->page_tokens), v = fo_kv_block_bytes(g->v_type, g->head_dim, g->page_tokens), bytes;
+    uint64_t k = fo_kv_block_bytes(k_type, g->head_dim, g->page_tokens), v = fo_kv_block_bytes(v_type, g->head_dim, g->page_tokens), bytes;
     if (!k || !v || __builtin_add_overflow(k, v, &bytes) || __builtin_mul_overflow(bytes, (uint64_t)g->n_layer, &bytes) ||
         __builtin_mul_overflow(bytes, (uint64_t)g->n_head_kv, &bytes) || bytes > UINT64_MAX - 63)
         return 0;
     return (bytes + 63) / 64 * 64;
 }
 
+uint64_t fo_kv_page_bytes(const struct fo_kv_geom *g) {
+    return page_bytes(g, g->k_type, g->v_type);
+}
+
+uint64_t fo_kv_small_bytes(const struct fo_kv_geom *g) {
+    uint64_t page = fo_kv_page_bytes(g), small = page_bytes(g, g->k_floor, g->v_floor);
+    if (fo_kv_block_bytes(g->k_floor, g->head_dim, g->page_tokens) > fo_kv_block_bytes(g->k_type, g->head_dim, g->page_tokens) ||
+        fo_kv_block_bytes(g->v_floor, g->head_dim, g->page_tokens) > fo_kv_block_bytes(g->v_type, g->head_dim, g->page_tokens))
+        return 0;
+    return small < page ? small : 0;
+}
+
+uint32_t fo_kv_small(const struct fo_kv_geom *g) {
+    uint64_t small = fo_kv_small_bytes(g);
+    return small ? (uint32_t)(fo_kv_page_bytes(g) / small) : 0;
+}
+
+struct fo_kv_place fo_kv_place(const struct fo_kv_geom *g, uint32_t page) {
+    uint64_t bytes = fo_kv_page_bytes(g), small = fo_kv_small_bytes(g), n = page - g->n_pages;
+    if (page < g->n_pages || !small) return (struct fo_kv_place){ page * bytes, bytes, g->k_type, g->v_type };
+    return (struct fo_kv_place){ n / (bytes / small) * bytes + n % (bytes / small) * small, small, g->k_floor, g->v_floor };
+}
+
+static int check_geom(const char *op, const struct fo_kv_geom *g, struct fo_err *e) {
+    if (fo_kv_page_bytes(g) && g->window >= 0 && g->n_head > 0 && g->n_head % g->n_head_kv == 0) return FO_OK;
+    return fo_fail(e, FO_EINTERNAL, "%s: K and V of %s and %s, %d layers, %d of %d heads, %d dimensions, pages of %d, window %d", op,
+                   fo_dtype_name(g->k_type), fo_dtype_name(g->v_type), g->n_layer, g->n_head_kv, g->n_head, g->head_dim, g->page_tokens, g->window);
+}
+
+static int check_page(const char *op, const struct fo_kv_geom *g, uint64_t n_numbers, uint32_t page, struct fo_err *e) {
+    if (page < n_numbers) return FO_OK;
+    return fo_fail(e, FO_EINTERNAL, "%s: page %u of %llu and %llu small ones", op, (unsigned)page, (unsigned long long)g->n_pages,
+                   (unsigned long long)(n_numbers - g->n_pages));
+}
+
 static int check_kv(const struct fo_stream *s, const char *op, const struct fo_kv_geom *g, const struct fo_attn_batch *b, int layer,
                     struct fo_err *e) {
     if (!g || !b || !g->pool || (b->n_seqs && !b->seqs)) return missing(op, e);
-    if (fo_kv_page_bytes(g) == 0 || g->window < 0 || g->n_head <= 0 || g->n_head % g->n_head_kv)
-        return fo_fail(e, FO_EINTERNAL, "%s: K and V of %s and %s, %d layers, %d of %d heads, %d dimensions, pages of %d, window %d", op,
-                       fo_dtype_name(g->k_type), fo_dtype_name(g->v_type), g->n_layer, g->n_head_kv, g->n_head, g->head_dim, g->page_tokens, g->window);
+    if (check_geom(op, g, e)) return e->code;
     if (layer < 0 || layer >= g->n_layer) return fo_fail(e, FO_EINTERNAL, "%s: layer %d of %d", op, layer, g->n_layer);
     int rc = check_rows(s, op, b->n_rows, (int64_t)g->n_head * g->head_dim, e);
     if (rc) return rc;
+    const uint64_t n_numbers = g->n_pages * (1 + (uint64_t)fo_kv_small(g));
     for (int i = 0; i < b->n_seqs; i++) {
         const struct fo_attn_seq *q = &b->seqs[i];
         if (q->row < 0 || q->n < 0 || q->row > b->n_rows - q->n || q->pos < 0 || (int64_t)q->pos + q->n > s->max_ctx || !q->pages)
             return fo_fail(e, FO_EINTERNAL, "%s: rows %d..+%d of %d at positions %d.. of %lld", op, q->row, q->n, b->n_rows, (int)q->pos,
                            (long long)s->max_ctx);
         for (int64_t p = 0; p < ((int64_t)q->pos + q->n + g->page_tokens - 1) / g->page_tokens; p++)
-            if (q->pages[p] >= g->n_pages)
-                return fo_fail(e, FO_EINTERNAL, "%s: page %u of %llu", op, (unsigned)q->pages[p], (unsigned long long)g->n_pages);
+            if (check_page(op, g, n_numbers, q->pages[p], e)) return e->code;
     }
     return FO_OK;
 }
@@ -187,4 +220,16 @@ int fo_attend(struct fo_stream *s, const struct fo_kv_geom *g, const float *q, c
     if (rc || b->n_rows == 0) return rc;
     if (!q || !out) return missing("attend", e);
     return s->dev->attend(s, g, q, b, layer, out, e);
+}
+
+int fo_kv_requantise(struct fo_stream *s, const struct fo_kv_geom *g, uint32_t from, uint32_t to, struct fo_err *e) {
+    if (!s || !g || !g->pool) return missing("kv_requantise", e);
+    if (check_geom("kv_requantise", g, e)) return e->code;
+    const uint64_t small = fo_kv_small(g), n_numbers = g->n_pages * (1 + small);
+    if (check_page("kv_requantise", g, n_numbers, from, e) || check_page("kv_requantise", g, n_numbers, to, e)) return e->code;
+    if (to < g->n_pages || to == from || (from < g->n_pages && (to - g->n_pages) / small == from && (to - g->n_pages) % small))
+        return fo_fail(e, FO_EINTERNAL, "kv_requantise: page %u as page %u, with %llu pages and %llu small ones in the place of each", (unsigned)from, (unsigned)to,
+                       (unsigned long long)g->n_pages, (unsigned long long)small);
+    if (!s->dev->kv_requantise) return fo_fail(e, FO_EUNSUPPORTED, "kv_requantise: %s does not do it", s->dev->die.name);
+    return s->dev->kv_requantise(s, g, from, to, e);
 }

@@ -69,7 +69,8 @@ enum { FO_KV_PAGE_TOKENS = 64 };
 #endif
 
 struct fo_kv_geom {
-    enum fo_dtype k_type, v_type; /* FO_F32 (exact), FO_F16; FO_Q8_0, FO_Q4_0 with a head_dim that is a multiple of 32 */
+    enum fo_dtype k_type, v_type;   /* of a page: FO_F32 (exact), FO_F16; FO_Q8_0, FO_Q4_0 with a head_dim that is a multiple of 32 */
+    enum fo_dtype k_floor, v_floor; /* of a small page, likewise; both as above: there are none */
     int n_layer;                  /* layers that keep KV on this die */
     int n_head_kv, head_dim;      /* of both K and V */
     int page_tokens;
@@ -86,6 +87,21 @@ uint64_t fo_kv_block_bytes(enum fo_dtype type, int head_dim, int page_tokens);
 /* Bytes of one page, a multiple of 64: the same function serves the estimate and the allocation. */
 uint64_t fo_kv_page_bytes(const struct fo_kv_geom *g);
 
+/* A page's number says what it is and where it lies. [0, n_pages) are pages of k_type and v_type; page p lies at pool + p * fo_kv_page_bytes(g),
+ * which is its place. In a place there may be, instead, up to fo_kv_small(g) small pages, of k_floor and v_floor: number
+ * n_pages + p * fo_kv_small(g) + i lies at the place's start + i * fo_kv_small_bytes(g). A sequence's pages may be of both kinds. */
+uint32_t fo_kv_small(const struct fo_kv_geom *g);       /* small pages in a place; 0: there are none, for the floors take no less. 1 saves only what is discarded */
+uint64_t fo_kv_small_bytes(const struct fo_kv_geom *g); /* of a small page, a multiple of 64; 0: there are none */
+/* Where a page lies in the pool, and what it is. */
+struct fo_kv_place {
+    uint64_t off, bytes;
+    enum fo_dtype k_type, v_type;
+};
+struct fo_kv_place fo_kv_place(const struct fo_kv_geom *g, uint32_t page);
+/* Writes page `from`, of either kind, again as small page `to`, all layers and tokens. `to` lies in another place, or is the first of from's own,
+ * or beside a `from` that is small itself. FO_EUNSUPPORTED on a die that cannot; nothing was written then. */
+int fo_kv_requantise(struct fo_stream *s, const struct fo_kv_geom *g, uint32_t from, uint32_t to, struct fo_err *e);
+
 /* One sequence's part of a batch: rows [row, row + n) are its tokens at positions [pos, pos + n). */
 struct fo_attn_seq {
     int row, n;
@@ -97,7 +113,7 @@ struct fo_attn_batch {
     int n_seqs;
     int n_rows; /* of the whole batch */
 };
-/* Writes rows of k and v [n_rows][n_head_kv * head_dim] (already rotated) into their pages. */
+/* Writes rows of k and v [n_rows][n_head_kv * head_dim] (rope already done) into their pages, each as its page's types say. */
 int fo_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const float *k, const float *v, const struct fo_attn_batch *b, int layer,
                 struct fo_err *e);
 /* out[row] = softmax(scale * q.K) V over the row's visible positions (its own included; kv_store came before), per head.

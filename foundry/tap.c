@@ -175,6 +175,11 @@ static int tap_download(struct fo_device *d, void *host, const void *src, uint64
     return t->sub->download(t->sub, host, src, bytes, e);
 }
 
+static void tap_discard(struct fo_device *d, void *p, uint64_t bytes) {
+    struct tap *t = d->priv;
+    t->sub->discard(t->sub, p, bytes);
+}
+
 static bool tap_serves(struct fo_device *d, uint32_t dtype) {
     struct tap *t = d->priv;
     return t->sub->serves(t->sub, dtype) && t->ref->serves(t->ref, dtype);
@@ -565,7 +570,10 @@ static int ref_geom(struct tap *t, const struct fo_kv_geom *g, struct fo_kv_geom
     struct fo_kv_geom r = *g;
     uint64_t bytes, before = (uint64_t)(g->pool - (b ? b->sub : g->pool));
     if (!b) return fo_fail(e, FO_EINTERNAL, "the KV pool is in no block of the tap");
-    if (t->ref->exact) r.k_type = r.v_type = FO_F32;
+    if (t->ref->exact) {
+        r.n_pages *= 1 + (uint64_t)fo_kv_small(g); /* a page for each number */
+        r.k_type = r.v_type = r.k_floor = r.v_floor = FO_F32;
+    }
     if (__builtin_mul_overflow(r.n_pages, fo_kv_page_bytes(&r), &bytes) || __builtin_add_overflow(bytes, before, &bytes))
         return fo_fail(e, FO_ELIMIT, "the KV pool of the reference passes 2^64 bytes");
     if (touch(t, b, bytes, e)) return e->code;
@@ -574,14 +582,29 @@ static int ref_geom(struct tap *t, const struct fo_kv_geom *g, struct fo_kv_geom
     return FO_OK;
 }
 
-/* x through the type that the cache keeps it in. */
-static int round_kv(struct tap *t, struct line *x, enum fo_dtype type, int64_t n, struct fo_err *e) {
+/* A row of n floats through the type that its page keeps it in. */
+static void round_row(struct tap *t, float *x, enum fo_dtype type, int64_t n) {
     const struct fo_dtype_info *info = fo_dtype_info(type);
-    if (type == FO_F32) return FO_OK;
-    if (grow(&t->rounded, fo_dtype_bytes(type, (uint64_t)n), e)) return e->code;
-    info->from_f32(x->at, t->rounded.at, (size_t)n);
-    info->to_f32(t->rounded.at, x->at, (size_t)n);
+    if (type == FO_F32) return;
+    info->from_f32(x, t->rounded.at, (size_t)n);
+    info->to_f32(t->rounded.at, x, (size_t)n);
+}
+
+static int round_kv(struct tap *t, const struct fo_kv_geom *g, const struct fo_attn_batch *b, int64_t row, struct fo_err *e) {
+    if (grow(&t->rounded, (uint64_t)row * sizeof(float), e)) return e->code;
+    for (int i = 0; i < b->n_seqs; i++)
+        for (int n = 0; n < b->seqs[i].n; n++) {
+            struct fo_kv_place p = fo_kv_place(g, b->seqs[i].pages[(b->seqs[i].pos + n) / g->page_tokens]);
+            round_row(t, t->k.at + (b->seqs[i].row + n) * row, p.k_type, row);
+            round_row(t, t->v.at + (b->seqs[i].row + n) * row, p.v_type, row);
+        }
     return FO_OK;
+}
+
+/* The least exact of what a page may be: 0 = K, 1 = V. */
+static double kv_tolerance(const struct fo_kv_geom *g, bool of_v) {
+    double page = fo_tap_tolerance("attend", of_v ? g->v_type : g->k_type);
+    return fo_kv_small(g) ? fmax(page, fo_tap_tolerance("attend", of_v ? g->v_floor : g->k_floor)) : page;
 }
 
 static int tap_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const float *k, const float *v, const struct fo_attn_batch *b, int layer,
@@ -589,10 +612,10 @@ static int tap_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const f
     struct tap *t = tap_of(s);
     struct fo_kv_geom ref;
     float *ref_k = NULL, *ref_v = NULL;
-    int64_t row = (int64_t)g->n_head_kv * g->head_dim, all = row * b->n_rows;
+    int64_t row = (int64_t)g->n_head_kv * g->head_dim;
     uint64_t bytes = floats(b->n_rows, row);
     if (fetch_if_same(s, &t->k, k, bytes, e) || fetch_if_same(s, &t->v, v, bytes, e) || t->sub->kv_store(sub_of(s), g, k, v, b, layer, e) ||
-        ref_geom(t, g, &ref, e) || (t->mode == FO_TAP_SAME && (round_kv(t, &t->k, g->k_type, all, e) || round_kv(t, &t->v, g->v_type, all, e))) ||
+        ref_geom(t, g, &ref, e) || (t->mode == FO_TAP_SAME && round_kv(t, g, b, row, e)) ||
         feed(t, &t->k, k, bytes, &ref_k, e) || feed(t, &t->v, v, bytes, &ref_v, e))
         return e->code;
     if (fo_kv_store(ref_of(s), &ref, ref_k, ref_v, b, layer, e)) return fo_wrap(e, "the reference");
@@ -618,7 +641,7 @@ static int reads_back(struct fo_stream *s, const struct fo_kv_geom *g, const flo
         for (int64_t j = b->seqs[i].row; j < b->seqs[i].row + b->seqs[i].n; j++)
             for (int64_t h = 0; h < g->n_head; h++) {
                 const float *got = t->c.at + j * row + h * g->head_dim, *want = t->v.at + (j * g->n_head_kv + h / group) * g->head_dim;
-                double allowed = fo_tap_tolerance("attend", g->v_type) * 2 * row_rms(want, g->head_dim) + 1e-30;
+                double allowed = kv_tolerance(g, true) * 2 * row_rms(want, g->head_dim) + 1e-30;
                 for (int d = 0; d < g->head_dim; d++)
                     if (!(fabs((double)got[d] - (double)want[d]) <= allowed + fabs((double)want[d]) * allowed)) *ret = false;
             }
@@ -640,7 +663,7 @@ static int try_query(struct fo_stream *s, const struct fo_kv_geom *g, const stru
         for (int j = 0; j < b->n_seqs; j++) covered |= i >= b->seqs[j].row && i < b->seqs[j].row + b->seqs[j].n;
         if (!covered) memcpy(t->got.at + i * row, t->want.at + i * row, (size_t)row * sizeof(float));
     }
-    compare(t, seen, fmax(fo_tap_tolerance("attend", g->k_type), fo_tap_tolerance("attend", g->v_type)), NULL, NULL);
+    compare(t, seen, fmax(kv_tolerance(g, false), kv_tolerance(g, true)), NULL, NULL);
     return FO_OK;
 }
 
@@ -652,7 +675,7 @@ static int tap_attend(struct fo_stream *s, const struct fo_kv_geom *g, const flo
     struct fo_tap_seen seen = { .op = "attend", .g = g, .layer = layer, .n = b->n_rows, .k_in = row, .k = row };
     if (fetch_if_same(s, &t->a, q, floats(b->n_rows, row), e) || t->sub->attend(sub_of(s), g, q, b, layer, out, e) || ref_geom(t, g, &ref, e))
         return e->code;
-    bool same = t->mode == FO_TAP_SAME, rounds = same && g->k_type == FO_Q4_0; /* the queries, as activations are for such weights */
+    bool same = t->mode == FO_TAP_SAME, rounds = same && (g->k_type == FO_Q4_0 || (fo_kv_small(g) && g->k_floor == FO_Q4_0)); /* the queries, as activations are for such weights */
     if (rounds && (round_activations(t, FO_Q8_0, t->a.at, b->n_rows * g->n_head, g->head_dim, e) ||
                    try_query(s, g, &ref, &t->rounded, q, b, layer, out, &seen, e)))
         return e->code;
@@ -667,6 +690,12 @@ static int tap_attend(struct fo_stream *s, const struct fo_kv_geom *g, const flo
         seen.note = back ? "a single position gives its own V back, so V is stored well; K or attend itself is at fault"
                          : "a single position does not give its own V back: kv_store may be at fault";
     return show(t, &seen, e);
+}
+
+/* What is stored is not looked at, and a reference in float32 has nothing to round it from: nobody changes pages under a tap. */
+static int tap_kv_requantise(struct fo_stream *s, const struct fo_kv_geom *g, uint32_t from, uint32_t to, struct fo_err *e) {
+    (void)s, (void)g, (void)from, (void)to;
+    return fo_fail(e, FO_EUNSUPPORTED, "kv_requantise: a tap does not do it");
 }
 
 /* --- the device ---------------------------------------------------------------------------------------------------------------- */
@@ -697,6 +726,7 @@ int fo_tap_open(struct fo_device *subject, struct fo_device *reference, fo_tap_f
         .free = tap_free,
         .upload = tap_upload,
         .download = tap_download,
+        .discard = subject->discard ? tap_discard : NULL,
         .weights_in_place = subject->weights_in_place && reference->weights_in_place,
         .exact = subject->exact,
         .serves = tap_serves,
@@ -714,6 +744,7 @@ int fo_tap_open(struct fo_device *subject, struct fo_device *reference, fo_tap_f
         .rope = tap_rope,
         .kv_store = tap_kv_store,
         .attend = tap_attend,
+        .kv_requantise = tap_kv_requantise,
     };
     *ret = &t->dev;
     return FO_OK;

@@ -1,5 +1,8 @@
 /* KV pages and attention of the cpu device. Page layout: [layer][kv head] { K block | V block }, the blocks as in attn.h.
  *
+ * A place may hold small pages, of the floor types, instead (ops.h): each page's number says what it is, and one sequence may have both kinds. So
+ * a tile's queries are there in the form of each kind of K that it meets.
+ *
  * The order of a query's sum is a matter of positions only, whatever the page size, the batch, the chunks of a prefill or the threads:
  *
  *     chunk   64 positions (FO_ATTN_CHUNK): scores, one step of the running softmax, weighted values. Scores never leave the first cache.
@@ -28,12 +31,13 @@ enum {
     SPLIT_TILES = 64,    /* most tiles that are cut into spans */
     TILES_A_THREAD = 8,  /* with so many tiles for each thread they need not be cut */
     SPLIT_ROWS = 64,     /* spans of whole rows whose partial results there is room for */
+    N_FORMS = 2,         /* pages, small pages */
     PART_EXTRA = 2       /* floats of a partial result besides the output: largest score, sum */
 };
 
 /* A thread's own. */
 struct tile_scratch {
-    _Alignas(64) unsigned char q[TILE_FLOATS * sizeof(float) + TILE_QUERIES * 64]; /* queries as K wants them */
+    _Alignas(64) unsigned char q[N_FORMS][TILE_FLOATS * sizeof(float) + TILE_QUERIES * 64]; /* queries as K of a page, and of a small page, wants them */
     _Alignas(64) float acc[TILE_FLOATS];                                          /* [queries][head_dim] of the span */
     float m[TILE_QUERIES], sum[TILE_QUERIES];                                     /* of the span */
     float row_m[TILE_QUERIES], row_sum[TILE_QUERIES];                             /* of the spans before it */
@@ -62,38 +66,59 @@ static int kv_kind(enum fo_dtype type) {
     return -1;
 }
 
-struct kv_view {
-    const struct fo_kv_geom *g;
+/* What a page is. */
+struct kv_form {
     enum fo_kv_kind k_kind, v_kind;
     int k_tokens, v_tokens; /* of a block */
-    uint64_t page_bytes, k_bytes, head_bytes;
+    uint64_t k_bytes, head_bytes;
+    size_t q_bytes; /* of a query in its form */
+    int queries;    /* which of a tile's scratch it meets */
+};
+
+struct kv_view {
+    const struct fo_kv_geom *g;
+    struct kv_form form[N_FORMS];
+    uint64_t page_bytes, small_bytes;
+    uint32_t n_small; /* in a place */
     int layer;
 };
 
-static int view_of(const struct fo_kv_geom *g, int layer, struct kv_view *ret, struct fo_err *e) {
-    int k = kv_kind(g->k_type), v = kv_kind(g->v_type);
-    if (k < 0 || v < 0) return fo_fail(e, FO_EUNSUPPORTED, "the cpu keeps no KV of type %s", fo_dtype_name(k < 0 ? g->k_type : g->v_type));
-    if (g->head_dim > TILE_FLOATS)
-        return fo_fail(e, FO_EUNSUPPORTED, "the cpu attends with heads of at most %d dimensions, not %d", (int)TILE_FLOATS, g->head_dim);
-    uint64_t k_bytes = fo_kv_block_bytes(g->k_type, g->head_dim, g->page_tokens), v_bytes = fo_kv_block_bytes(g->v_type, g->head_dim, g->page_tokens);
-    *ret = (struct kv_view){ .g = g,
-                             .k_kind = (enum fo_kv_kind)k,
+static int form_of(const struct fo_kv_geom *g, enum fo_dtype k_type, enum fo_dtype v_type, struct kv_form *ret, struct fo_err *e) {
+    int k = kv_kind(k_type), v = kv_kind(v_type);
+    if (k < 0 || v < 0) return fo_fail(e, FO_EUNSUPPORTED, "the cpu keeps no KV of type %s", fo_dtype_name(k < 0 ? k_type : v_type));
+    uint64_t k_bytes = fo_kv_block_bytes(k_type, g->head_dim, g->page_tokens);
+    *ret = (struct kv_form){ .k_kind = (enum fo_kv_kind)k,
                              .v_kind = (enum fo_kv_kind)v,
-                             .k_tokens = (int)fo_kv_block_tokens(g->k_type, g->page_tokens),
-                             .v_tokens = (int)fo_kv_block_tokens(g->v_type, g->page_tokens),
-                             .page_bytes = fo_kv_page_bytes(g),
+                             .k_tokens = (int)fo_kv_block_tokens(k_type, g->page_tokens),
+                             .v_tokens = (int)fo_kv_block_tokens(v_type, g->page_tokens),
                              .k_bytes = k_bytes,
-                             .head_bytes = k_bytes + v_bytes,
-                             .layer = layer };
+                             .head_bytes = k_bytes + fo_kv_block_bytes(v_type, g->head_dim, g->page_tokens),
+                             .q_bytes = fo_query_bytes((enum fo_kv_kind)k, g->head_dim) };
     return FO_OK;
 }
 
+static int view_of(const struct fo_kv_geom *g, int layer, struct kv_view *ret, struct fo_err *e) {
+    if (g->head_dim > TILE_FLOATS)
+        return fo_fail(e, FO_EUNSUPPORTED, "the cpu attends with heads of at most %d dimensions, not %d", (int)TILE_FLOATS, g->head_dim);
+    *ret = (struct kv_view){ .g = g, .page_bytes = fo_kv_page_bytes(g), .small_bytes = fo_kv_small_bytes(g), .n_small = fo_kv_small(g), .layer = layer };
+    if (form_of(g, g->k_type, g->v_type, &ret->form[0], e) || (ret->n_small && form_of(g, g->k_floor, g->v_floor, &ret->form[1], e))) return e->code;
+    ret->form[1].queries = ret->form[1].k_kind != ret->form[0].k_kind;
+    return FO_OK;
+}
+
+static const struct kv_form *form_at(const struct kv_view *v, uint32_t page) {
+    return &v->form[page >= v->g->n_pages];
+}
+
 static unsigned char *k_block(const struct kv_view *v, uint32_t page, int head) {
-    return v->g->pool + page * v->page_bytes + ((uint64_t)v->layer * (uint64_t)v->g->n_head_kv + (uint64_t)head) * v->head_bytes;
+    uint64_t in_page = ((uint64_t)v->layer * (uint64_t)v->g->n_head_kv + (uint64_t)head) * form_at(v, page)->head_bytes;
+    if (page < v->g->n_pages) return v->g->pool + page * v->page_bytes + in_page;
+    uint64_t n = page - v->g->n_pages;
+    return v->g->pool + n / v->n_small * v->page_bytes + n % v->n_small * v->small_bytes + in_page;
 }
 
 static unsigned char *v_block(const struct kv_view *v, uint32_t page, int head) {
-    return k_block(v, page, head) + v->k_bytes;
+    return k_block(v, page, head) + form_at(v, page)->k_bytes;
 }
 
 /* --- storing --------------------------------------------------------------------------------------------------------------------- */
@@ -117,10 +142,11 @@ static void store_part(void *arg, int lo, int hi, int thread) {
                 int head = unit / 2, pos = seq->pos + n, token = pos % g->page_tokens;
                 int64_t at = ((int64_t)(seq->row + n) * g->n_head_kv + head) * g->head_dim;
                 uint32_t page = seq->pages[pos / g->page_tokens];
+                const struct kv_form *f = form_at(&j->kv, page);
                 if (unit % 2)
-                    j->kern->put_v[j->kv.v_kind](j->v + at, g->head_dim, v_block(&j->kv, page, head), j->kv.v_tokens, token);
+                    j->kern->put_v[f->v_kind](j->v + at, g->head_dim, v_block(&j->kv, page, head), f->v_tokens, token);
                 else
-                    j->kern->put_k[j->kv.k_kind](j->k + at, g->head_dim, k_block(&j->kv, page, head), j->kv.k_tokens, token);
+                    j->kern->put_k[f->k_kind](j->k + at, g->head_dim, k_block(&j->kv, page, head), f->k_tokens, token);
             }
         }
 }
@@ -137,6 +163,64 @@ int fo_cpu_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const float
     int rc = view_of(g, layer, &j.kv, e);
     if (rc) return rc;
     run(c, store_part, &j, 2 * g->n_head_kv, (uint64_t)b->n_rows * (uint64_t)g->n_head_kv * (uint64_t)g->head_dim * 2 * sizeof(float));
+    return FO_OK;
+}
+
+/* --- storing again as a small page ----------------------------------------------------------------------------------------------- */
+
+struct requantise_job {
+    const struct fo_attn_kernels *kern;
+    struct cpu_stream *s;
+    struct kv_view kv; /* layer: 0 */
+    uint32_t from, to;
+    bool in_place; /* blocks are read whole, into the thread's scratch, before their places are written */
+};
+
+/* Units are the heads of all layers, in the order in which they lie. */
+static void requantise_part(void *arg, int lo, int hi, int thread) {
+    struct requantise_job *j = arg;
+    const struct fo_kv_geom *g = j->kv.g;
+    const struct kv_form *from = form_at(&j->kv, j->from), *to = form_at(&j->kv, j->to);
+    float *x = j->s->line + (int64_t)thread * j->s->base.max_k;
+    void *whole = &j->s->tiles[thread];
+    for (int unit = lo; unit < hi; unit++) {
+        const void *k = k_block(&j->kv, j->from, unit), *v = v_block(&j->kv, j->from, unit);
+        unsigned char *k_to = k_block(&j->kv, j->to, unit), *v_to = v_block(&j->kv, j->to, unit);
+        if (from->k_kind == to->k_kind) {
+            memmove(k_to, k, from->k_bytes);
+        } else {
+            if (j->in_place) k = memcpy(whole, k, from->k_bytes);
+            for (int t = 0; t < g->page_tokens; t++) {
+                j->kern->get_k[from->k_kind](k, g->head_dim, from->k_tokens, t, x);
+                j->kern->put_k[to->k_kind](x, g->head_dim, k_to, to->k_tokens, t);
+            }
+        }
+        if (from->v_kind == to->v_kind) {
+            memmove(v_to, v, from->head_bytes - from->k_bytes);
+        } else {
+            if (j->in_place) v = memcpy(whole, v, from->head_bytes - from->k_bytes);
+            for (int t = 0; t < g->page_tokens; t++) {
+                j->kern->get_v[from->v_kind](v, g->head_dim, from->v_tokens, t, x);
+                j->kern->put_v[to->v_kind](x, g->head_dim, v_to, to->v_tokens, t);
+            }
+        }
+    }
+}
+
+/* In its own place a small page is written behind the reader: head h of it ends no later than K, or V, of the page's head h. One thread then. */
+int fo_cpu_kv_requantise(struct fo_stream *s, const struct fo_kv_geom *g, uint32_t from, uint32_t to, struct fo_err *e) {
+    struct cpu *c = cpu_of(s);
+    struct requantise_job j = { .kern = kernels(c, g), .s = (struct cpu_stream *)s, .from = from, .to = to };
+    if (view_of(g, 0, &j.kv, e)) return e->code;
+    const struct kv_form *f = form_at(&j.kv, from);
+    j.in_place = from < g->n_pages && (to - g->n_pages) / j.kv.n_small == from;
+    if (j.in_place && (f->k_bytes > sizeof(struct tile_scratch) || f->head_bytes - f->k_bytes > sizeof(struct tile_scratch)))
+        return fo_fail(e, FO_EUNSUPPORTED, "kv_requantise: heads of %d dimensions, in pages of %d, in their own place", g->head_dim, g->page_tokens);
+    int units = g->n_layer * g->n_head_kv;
+    if (j.in_place)
+        requantise_part(&j, 0, units, 0);
+    else
+        run(c, requantise_part, &j, units, j.kv.page_bytes);
     return FO_OK;
 }
 
@@ -165,7 +249,6 @@ struct attend_job {
     float *out;
     struct tile_scratch *scratch; /* [threads] */
     int group, tile_queries, n_items;
-    size_t q_bytes;
     int n_split; /* 0: items are whole tiles */
     struct split_tile *split; /* [n_split] */
 };
@@ -196,9 +279,11 @@ static void attend_chunk(const struct attend_job *j, const struct tile *t, struc
     float *out = w->acc + (int64_t)i * g->head_dim;
     for (int at = lo, n; at < hi; at += n) {
         n = hi - at < P - at % P ? hi - at : P - at % P;
-        struct fo_kv_run k = { .block = k_block(&j->kv, t->seq->pages[at / P], t->head), .tokens = j->kv.k_tokens, .lo = at % P, .hi = at % P + n, .at = at - chunk };
-        if (ahead) k.ahead = k_block(&j->kv, t->seq->pages[at / P + 1], t->head);
-        j->kern->qk[j->kv.k_kind](w->q + (size_t)i * j->q_bytes, n_q, g->head_dim, &k, g->scale, s);
+        const uint32_t *page = &t->seq->pages[at / P];
+        const struct kv_form *f = form_at(&j->kv, *page);
+        struct fo_kv_run k = { .block = k_block(&j->kv, *page, t->head), .tokens = f->k_tokens, .lo = at % P, .hi = at % P + n, .at = at - chunk };
+        if (ahead && form_at(&j->kv, page[1]) == f) k.ahead = k_block(&j->kv, page[1], t->head);
+        j->kern->qk[f->k_kind](w->q[f->queries] + (size_t)i * f->q_bytes, n_q, g->head_dim, &k, g->scale, s);
     }
     for (int h = 0; h < n_q && hi - lo < FO_ATTN_CHUNK; h++) {
         for (int c = 0; c < lo - chunk; c++) s[h * FO_ATTN_CHUNK + c] = -INFINITY;
@@ -207,9 +292,11 @@ static void attend_chunk(const struct attend_job *j, const struct tile *t, struc
     j->kern->softmax(s, n_q, w->m + i, w->sum + i, r);
     for (int at = lo, n; at < hi; at += n) {
         n = hi - at < P - at % P ? hi - at : P - at % P;
-        struct fo_kv_run v = { .block = v_block(&j->kv, t->seq->pages[at / P], t->head), .tokens = j->kv.v_tokens, .lo = at % P, .hi = at % P + n, .at = at - chunk };
-        if (ahead) v.ahead = v_block(&j->kv, t->seq->pages[at / P + 1], t->head);
-        j->kern->pv[j->kv.v_kind](s, r, n_q, g->head_dim, &v, out);
+        const uint32_t *page = &t->seq->pages[at / P];
+        const struct kv_form *f = form_at(&j->kv, *page);
+        struct fo_kv_run v = { .block = v_block(&j->kv, *page, t->head), .tokens = f->v_tokens, .lo = at % P, .hi = at % P + n, .at = at - chunk };
+        if (ahead && form_at(&j->kv, page[1]) == f) v.ahead = v_block(&j->kv, page[1], t->head);
+        j->kern->pv[f->v_kind](s, r, n_q, g->head_dim, &v, out);
         for (int h = 0; h < n_q; h++) r[h] = 1;
     }
 }
@@ -270,12 +357,23 @@ static void take_span(const struct attend_job *j, const struct tile *t, int i, i
     if (span == last) divide(out, out, *row_sum, head_dim);
 }
 
-static void make_queries(const struct attend_job *j, const struct tile *t, struct tile_scratch *w) {
-    for (int i = 0; i < t->n; i++) j->kern->query[j->kv.k_kind](j->q + query_at(j, t, i), j->kv.g->head_dim, w->q + (size_t)i * j->q_bytes);
+/* In the forms that pages of these spans want. */
+static void make_queries(const struct attend_job *j, const struct tile *t, struct tile_scratch *w, int span, int n_spans) {
+    const struct fo_kv_geom *g = j->kv.g;
+    bool made[N_FORMS] = { false };
+    int lo = sees_from(j, pos_of(j, t, 0)), hi = pos_of(j, t, t->n - 1);
+    if (lo < span * SPAN) lo = span * SPAN;
+    if (hi >= (span + n_spans) * SPAN) hi = (span + n_spans) * SPAN - 1;
+    for (int p = lo / g->page_tokens; p <= hi / g->page_tokens; p++) {
+        const struct kv_form *f = form_at(&j->kv, t->seq->pages[p]);
+        if (made[f->queries]) continue;
+        made[f->queries] = true;
+        for (int i = 0; i < t->n; i++) j->kern->query[f->k_kind](j->q + query_at(j, t, i), g->head_dim, w->q[f->queries] + (size_t)i * f->q_bytes);
+    }
 }
 
 static void attend_tile(const struct attend_job *j, const struct tile *t, struct tile_scratch *w) {
-    make_queries(j, t, w);
+    make_queries(j, t, w, t->first_span, t->n_spans);
     for (int span = t->first_span; span < t->first_span + t->n_spans; span++) {
         attend_span(j, t, w, span);
         for (int i = 0; i < t->n; i++)
@@ -288,7 +386,7 @@ static void attend_split(const struct attend_job *j, struct split_tile *s, int n
     const struct tile *t = &s->t;
     const int head_dim = j->kv.g->head_dim;
     const int64_t size = head_dim + PART_EXTRA;
-    make_queries(j, t, w);
+    make_queries(j, t, w, t->first_span + n, 1);
     attend_span(j, t, w, t->first_span + n);
     for (int i = 0; i < t->n; i++) {
         float *part = s->parts + ((int64_t)n * t->n + i) * size;
@@ -364,7 +462,6 @@ int fo_cpu_attend(struct fo_stream *s, const struct fo_kv_geom *g, const float *
     if (rc) return rc;
     int room = TILE_FLOATS / g->head_dim;
     j.tile_queries = room < TILE_QUERIES ? room : TILE_QUERIES;
-    j.q_bytes = fo_query_bytes(j.kv.k_kind, g->head_dim);
     uint64_t bytes = 0;
     for (int i = 0; i < b->n_seqs; i++) {
         const struct fo_attn_seq *seq = &b->seqs[i];

@@ -66,6 +66,9 @@ struct fo_attn_kernels {
     /* Writes position `token` of a block from x [head_dim], and nothing else of it. */
     void (*put_k[FO_N_KV_KINDS])(const float *x, int head_dim, void *block, int tokens, int token);
     void (*put_v[FO_N_KV_KINDS])(const float *x, int head_dim, void *block, int tokens, int token);
+    /* The other way, of a position that was stored. */
+    void (*get_k[FO_N_KV_KINDS])(const void *block, int head_dim, int tokens, int token, float *ret_x);
+    void (*get_v[FO_N_KV_KINDS])(const void *block, int head_dim, int tokens, int token, float *ret_x);
     void (*query[FO_N_KV_KINDS])(const float *x, int head_dim, void *ret_q);
     fo_qk_fn *qk[FO_N_KV_KINDS];
     /* One chunk of the running softmax, s [n_q][FO_ATTN_CHUNK] with -inf where nothing is visible: m = max(m, s), s = exp(s - m),

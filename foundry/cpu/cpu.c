@@ -75,6 +75,12 @@ static void cpu_free(struct fo_device *d, void *block, uint64_t bytes) {
     if (block) munmap(block, bytes);
 }
 
+static void cpu_discard(struct fo_device *d, void *p, uint64_t bytes) {
+    (void)d;
+    uintptr_t page = (uintptr_t)sysconf(_SC_PAGESIZE), lo = ((uintptr_t)p + page - 1) / page * page, hi = ((uintptr_t)p + bytes) / page * page;
+    if (lo < hi) madvise((char *)p + (lo - (uintptr_t)p), hi - lo, MADV_DONTNEED);
+}
+
 static int cpu_upload(struct fo_device *d, void *dst, const void *host, uint64_t bytes, struct fo_err *e) {
     (void)d, (void)e;
     memcpy(dst, host, bytes);
@@ -482,6 +488,7 @@ int fo_cpu_open(const char *address, const struct fo_device_opts *opts, struct f
         .free = cpu_free,
         .upload = cpu_upload,
         .download = cpu_download,
+        .discard = cpu_discard,
         .weights_in_place = true,
         .exact = opts->exact,
         .serves = cpu_serves,
@@ -499,6 +506,7 @@ int fo_cpu_open(const char *address, const struct fo_device_opts *opts, struct f
         .rope = cpu_rope,
         .kv_store = fo_cpu_kv_store,
         .attend = fo_cpu_attend,
+        .kv_requantise = fo_cpu_kv_requantise,
     };
     fo_cpu_probe(&c->dev.die, 1, NULL, 0);
     *ret = &c->dev;

@@ -59,6 +59,7 @@ int fo_cpu_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const float
                     struct fo_err *e);
 int fo_cpu_attend(struct fo_stream *s, const struct fo_kv_geom *g, const float *q, const struct fo_attn_batch *b, int layer, float *out,
                   struct fo_err *e);
+int fo_cpu_kv_requantise(struct fo_stream *s, const struct fo_kv_geom *g, uint32_t from, uint32_t to, struct fo_err *e);
 /* Scratch that they need: bytes of a thread, and floats of a stream. */
 uint64_t fo_cpu_attend_bytes(void);
 uint64_t fo_cpu_attend_parts(int n_threads, int max_rows, int64_t max_k, int64_t max_ctx);

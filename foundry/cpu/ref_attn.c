@@ -117,6 +117,51 @@ static void put_v_q4(const float *x, int head_dim, void *block, int tokens, int 
     put_q4(x, head_dim, block, tokens, token, v_q4);
 }
 
+/* --- reading what was stored ----------------------------------------------------------------------------------------------------- */
+
+static void get_k_f32(const void *block, int head_dim, int tokens, int token, float *ret_x) {
+    for (int d = 0; d < head_dim; d++) ret_x[d] = ((const float *)block)[k_at(head_dim, tokens, token, d)];
+}
+
+static void get_k_f16(const void *block, int head_dim, int tokens, int token, float *ret_x) {
+    for (int d = 0; d < head_dim; d++) ret_x[d] = fo_f16_to_f32(((const uint16_t *)block)[k_at(head_dim, tokens, token, d)]);
+}
+
+static void get_v_f32(const void *block, int head_dim, int tokens, int token, float *ret_x) {
+    (void)tokens;
+    memcpy(ret_x, (const float *)block + (size_t)token * (size_t)head_dim, (size_t)head_dim * sizeof *ret_x);
+}
+
+static void get_v_f16(const void *block, int head_dim, int tokens, int token, float *ret_x) {
+    (void)tokens;
+    for (int d = 0; d < head_dim; d++) ret_x[d] = fo_f16_to_f32(((const uint16_t *)block)[(size_t)token * (size_t)head_dim + (size_t)d]);
+}
+
+static void get_k_q8(const void *block, int head_dim, int tokens, int token, float *ret_x) {
+    for (int d = 0; d < head_dim; d++)
+        ret_x[d] = fo_f16_to_f32(*scale_at(block, tokens, token, d / BLOCK)) * (float)*k_q8(block, head_dim, tokens, token, d);
+}
+
+static void get_v_q8(const void *block, int head_dim, int tokens, int token, float *ret_x) {
+    for (int d = 0; d < head_dim; d++)
+        ret_x[d] = fo_f16_to_f32(*scale_at(block, tokens, token, d / BLOCK)) * (float)*v_q8(block, head_dim, tokens, token, d);
+}
+
+static void get_q4(const void *block, int head_dim, int tokens, int token, float *ret_x, uint8_t *at(const void *, int, int, int, int, int *)) {
+    for (int d = 0, shift; d < head_dim; d++) {
+        const uint8_t *p = at(block, head_dim, tokens, token, d, &shift);
+        ret_x[d] = fo_f16_to_f32(*scale_at(block, tokens, token, d / BLOCK)) * (float)(nibble(p, shift) - 8);
+    }
+}
+
+static void get_k_q4(const void *block, int head_dim, int tokens, int token, float *ret_x) {
+    get_q4(block, head_dim, tokens, token, ret_x, k_q4);
+}
+
+static void get_v_q4(const void *block, int head_dim, int tokens, int token, float *ret_x) {
+    get_q4(block, head_dim, tokens, token, ret_x, v_q4);
+}
+
 /* --- queries --------------------------------------------------------------------------------------------------------------------- */
 
 /* The step in which the largest of n floats becomes `top`, and by what the others are multiplied; NaN and 0 where one is not finite. */
@@ -321,6 +366,8 @@ void fo_cpu_ref_attn(struct fo_attn_kernels *k) {
     *k = (struct fo_attn_kernels){
         .put_k = { put_k_f32, put_k_f16, put_k_q8, put_k_q4 },
         .put_v = { put_v_f32, put_v_f16, put_v_q8, put_v_q4 },
+        .get_k = { get_k_f32, get_k_f16, get_k_q8, get_k_q4 },
+        .get_v = { get_v_f32, get_v_f16, get_v_q8, get_v_q4 },
         .query = { query_float, query_float, query_q8, query_q4 },
         .qk = { qk_f32, qk_f16, qk_q8, qk_q4 },
         .softmax = softmax,

@@ -11,6 +11,7 @@
 
 static const char *const subjects[FO_SIM_N_SUBJECTS] = {
     "alloc", "free", "upload", "download", "op", "get_rows", "matmul", "rms_norm", "add", "add_rows", "silu_mul", "rope", "kv_store", "attend",
+    "kv_requantise",
 };
 
 const char *fo_sim_subject_name(enum fo_sim_subject s) {

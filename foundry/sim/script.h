@@ -28,6 +28,7 @@ enum fo_sim_subject {
     FO_SIM_ROPE,
     FO_SIM_KV_STORE,
     FO_SIM_ATTEND,
+    FO_SIM_KV_REQUANTISE,
     FO_SIM_N_SUBJECTS
 };
 const char *fo_sim_subject_name(enum fo_sim_subject s);

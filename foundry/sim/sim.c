@@ -498,6 +498,12 @@ static int sim_attend(struct fo_stream *s, const struct fo_kv_geom *g, const flo
     return rc ? rc : sim_of(s)->cpu->attend(cpu_stream(s), g, q, b, layer, out, e);
 }
 
+static int sim_kv_requantise(struct fo_stream *s, const struct fo_kv_geom *g, uint32_t from, uint32_t to, struct fo_err *e) {
+    const struct span span[] = { pool(g) };
+    int rc = op(s, FO_SIM_KV_REQUANTISE, span, 1, e);
+    return rc ? rc : sim_of(s)->cpu->kv_requantise(cpu_stream(s), g, from, to, e);
+}
+
 /* --- the device ------------------------------------------------------------------------------ */
 
 static void free_list(struct block *b) {
@@ -624,6 +630,7 @@ int fo_sim_open(const char *name, const struct fo_device_opts *opts, struct fo_d
         .rope = sim_rope,
         .kv_store = sim_kv_store,
         .attend = sim_attend,
+        .kv_requantise = sim_kv_requantise,
     };
     pthread_mutex_init(&d->lock, NULL);
     d->start_ms = fo_now_ms();
