@@ -21,7 +21,12 @@
 #include "engine/wake.h"
 #include "foundry/base/clock.h"
 
-enum { HEAD_BYTES = 7, MAX_OUT_BYTES = 1 << 20, IS_LOGPROBS = 0x8000 /* in a length */ };
+enum {
+    HEAD_BYTES = 7,
+    MAX_OUT_BYTES = 1 << 20,
+    PLAIN_OUT_BYTES = 2048, /* the text of a token, with what a stop text held back: taken at admission, so that a running answer needs no memory for it */
+    IS_LOGPROBS = 0x8000 /* in a length */
+};
 _Static_assert(HEAD_BYTES + PN_TEXT_BYTES <= PN_RING_BYTES / 2, "the half that wakes a paused worker holds one full record");
 _Static_assert(HEAD_BYTES + sizeof(struct pn_logprobs) <= PN_RING_BYTES / 2, "and one with all log-probabilities");
 _Static_assert(PN_CHUNK_BYTES >= 4, "a record holds a character");
@@ -96,6 +101,9 @@ int pn_request_new(const struct pn_request_opts *o, uint32_t max_tokens, int32_t
     r->tokens = malloc((size_t)o->n_tokens * sizeof *r->tokens);
     bool ok = r->tokens != NULL;
     if (ok) memcpy(r->tokens, o->tokens, (size_t)o->n_tokens * sizeof *r->tokens);
+    if (ok && !o->embed)
+        ok = fo_buf_reserve(&r->piece, PLAIN_OUT_BYTES) && fo_buf_reserve(&r->shown, PLAIN_OUT_BYTES) && fo_buf_reserve(&r->out, PLAIN_OUT_BYTES) &&
+             (!o->parts || fo_buf_reserve(&r->parts, PLAIN_OUT_BYTES));
     if (ok && o->tenant) ok = (r->tenant = strdup(o->tenant)) != NULL;
     if (ok && o->session) ok = (r->session = strdup(o->session)) != NULL;
     if (ok && o->id) ok = (r->id = strdup(o->id)) != NULL;

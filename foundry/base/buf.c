@@ -27,8 +27,7 @@ void fo_buf_clear(struct fo_buf *b) {
     if (b->data) b->data[0] = '\0';
 }
 
-/* Room for n more bytes and the NUL. */
-static bool reserve(struct fo_buf *b, size_t n) {
+bool fo_buf_reserve(struct fo_buf *b, size_t n) {
     size_t want;
     if (b->failed) return false;
     if (n > b->cap_bytes - b->len || __builtin_add_overflow(b->len, n, &want) || __builtin_add_overflow(want, (size_t)1, &want))
@@ -44,7 +43,7 @@ static bool reserve(struct fo_buf *b, size_t n) {
 }
 
 bool fo_buf_append(struct fo_buf *b, const void *bytes, size_t n) {
-    if (!reserve(b, n)) return false;
+    if (!fo_buf_reserve(b, n)) return false;
     if (n) memcpy(b->data + b->len, bytes, n);
     b->len += n;
     b->data[b->len] = '\0';
@@ -63,7 +62,7 @@ bool fo_buf_vprintf(struct fo_buf *b, const char *fmt, va_list ap) {
     va_list again;
     va_copy(again, ap);
     int n = vsnprintf(NULL, 0, fmt, ap);
-    bool ok = n >= 0 && reserve(b, (size_t)n);
+    bool ok = n >= 0 && fo_buf_reserve(b, (size_t)n);
     if (ok) {
         vsnprintf(b->data + b->len, (size_t)n + 1, fmt, again);
         b->len += (size_t)n;

@@ -18,6 +18,7 @@ void fo_buf_done(struct fo_buf *b);  /* frees; may be used again */
 void fo_buf_clear(struct fo_buf *b); /* empties, keeps the memory, forgets a failure */
 
 /* All return false once the buffer has failed. */
+bool fo_buf_reserve(struct fo_buf *b, size_t n); /* room for n more bytes: appending them needs no memory */
 bool fo_buf_append(struct fo_buf *b, const void *bytes, size_t n);
 bool fo_buf_puts(struct fo_buf *b, const char *s);
 bool fo_buf_putc(struct fo_buf *b, char c);

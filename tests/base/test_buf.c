@@ -34,6 +34,24 @@ static void appends_and_always_ends_with_a_nul(void **state) {
     fo_buf_done(&b);
 }
 
+static void what_was_reserved_is_appended_without_memory(void **state) {
+    (void)state;
+    struct fo_buf b;
+    fo_buf_init(&b, 5000);
+    assert_true(fo_buf_reserve(&b, 3000));
+    assert_int_equal(b.len, 0);
+    test_fail_alloc(1);
+    for (int i = 0; i < 3000; i++) assert_true(fo_buf_putc(&b, 'x'));
+    fo_buf_clear(&b);
+    for (int i = 0; i < 3000; i++) assert_true(fo_buf_putc(&b, 'y'));
+    assert_int_equal(test_allocs(), 0);
+    test_alloc_failed();
+    assert_int_equal(strlen(fo_buf_str(&b)), 3000);
+    assert_false(fo_buf_reserve(&b, 2001));
+    assert_true(b.failed);
+    fo_buf_done(&b);
+}
+
 static void the_cap_is_exact_and_failure_sticks_until_cleared(void **state) {
     (void)state;
     struct fo_buf b;
@@ -100,6 +118,7 @@ static void running_out_of_memory_fails_and_keeps_what_was_there(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(appends_and_always_ends_with_a_nul),
+        cmocka_unit_test(what_was_reserved_is_appended_without_memory),
         cmocka_unit_test(the_cap_is_exact_and_failure_sticks_until_cleared),
         cmocka_unit_test(a_length_that_would_overflow_fails),
         cmocka_unit_test(memory_can_be_taken_over),
