@@ -57,10 +57,13 @@ static const char *const healths[] = { "ok", "lost", NULL };
 static const char *const limits[] = { "meminfo", "cgroup2", "cgroup1", NULL };
 static const char *const states[] = { "loading", "ready", "draining", "unloading", "failed", NULL };
 
+static const char *const levels[] = { "normal", "watch", "tight", "critical", NULL };
+
 static const struct row host_rows[] = {
     { R(F_U64, struct cf_host_fact, total_bytes) },
     { R(F_U64, struct cf_host_fact, available_bytes) },
     { R(F_WORD, struct cf_host_fact, limited_by), .words = limits },
+    { R(F_WORD, struct cf_host_fact, pressure), .words = levels },
 };
 ROWS(host, struct cf_host_fact);
 
@@ -78,6 +81,7 @@ static const struct row die_rows[] = {
     { R(F_FLAG, struct cf_die_fact, host) },
     { R(F_FLAG, struct cf_die_fact, accelerator) },
     { R(F_U32, struct cf_die_fact, contexts) },
+    { R(F_WORD, struct cf_die_fact, pressure), .words = levels },
 };
 ROWS(die, struct cf_die_fact);
 

@@ -10,6 +10,9 @@
 
 enum cf_health { CF_HEALTH_OK, CF_HEALTH_LOST };
 
+/* How short memory is: the numbers are enum pn_level's. */
+enum cf_pressure_level { CF_P_NORMAL, CF_P_WATCH, CF_P_TIGHT, CF_P_CRITICAL };
+
 struct cf_die_fact {
     char name[64], kind[16], address[32], model[64];
     uint64_t total_bytes;   /* the budget: the card's memory, or what the manifest carves out of host RAM */
@@ -21,6 +24,7 @@ struct cf_die_fact {
     bool host;        /* its memory is host RAM (cpu): counted against the host's gate too */
     bool accelerator;
     uint32_t contexts; /* that this process holds on it: 0 lets it idle */
+    enum cf_pressure_level pressure; /* a host die's is the host's */
 };
 
 enum cf_limited_by { CF_BY_MEMINFO, CF_BY_CGROUP2, CF_BY_CGROUP1 };
@@ -32,6 +36,7 @@ struct cf_host_fact {
     uint64_t available_bytes; /* MemAvailable or the cgroup's rest, whichever is less, and of that what is not spoken for: weights that
                                  models map from files are page cache, which the kernel calls available, so they are taken off */
     enum cf_limited_by limited_by;
+    enum cf_pressure_level pressure;
 };
 
 /* One contiguous run of layers on one die, with what it takes there. */

@@ -114,6 +114,22 @@ static const char *instance_state_name(enum cf_instance_state s) {
     return names[s];
 }
 
+/* How short memory is where a copy is, what it gives way by, and what is in force for it. */
+static json_t *memory_object(const struct pn_served *s, const struct pn_model_info *info) {
+    struct pn_served_status st;
+    json_t *rungs = json_array();
+    char kv[32];
+    pn_served_status(s, &st);
+    for (uint32_t i = 0; i < st.rungs; i++) json_array_append_new(rungs, json_string(pn_rung_at(i)->name));
+    bool floor = st.effective.kv_floor;
+    snprintf(kv, sizeof kv, "%s/%s", pn_kv_type_name(floor ? info->k_floor : info->k_type), pn_kv_type_name(floor ? info->v_floor : info->v_type));
+    json_t *o = json_pack("{s:s, s:o, s:{s:I, s:I, s:I, s:s}, s:I, s:I}", "pressure", pn_level_name(st.level), "rungs", rungs, "effective", "ctx", (json_int_t)info->ctx_cap, "max_concurrent",
+                          (json_int_t)st.effective.max_concurrent, "prefill_chunk", (json_int_t)st.effective.prefill_chunk, "kv", kv, "kv_bytes_used", (json_int_t)st.kv_bytes_used,
+                          "kv_bytes_promised", (json_int_t)st.promised_bytes);
+    if (o && st.room_bytes != UINT64_MAX) json_object_set_new(o, "room_bytes", json_integer((json_int_t)st.room_bytes));
+    return o;
+}
+
 /* A copy: where it is, what that was estimated to take, and what was taken. */
 static json_t *placement_object(struct pd_app *app, const struct cf_instance *i) {
     json_t *parts = json_array(), *obj;
@@ -137,6 +153,7 @@ static json_t *placement_object(struct pd_app *app, const struct cf_instance *i)
                                                       "scratch_bytes", (json_int_t)p->scratch_bytes, "mapped", p->mapped));
         }
         json_object_set_new(obj, "measured", measured);
+        json_object_set_new(obj, "memory", memory_object(s, info));
     }
     pn_served_put(s);
     return obj;

@@ -14,6 +14,7 @@
 #include "daemon/http.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
+#include "daemon/pressure.h"
 #include "daemon/routes.h"
 #include "daemon/whose.h"
 #include "engine/embed.h"
@@ -111,7 +112,10 @@ static bool submit(struct work *w, size_t i, bool goes_on, struct pn_request **r
         w->refused = true;
         return false;
     }
-    if (pd_submit(w->app, &w->served, &o, ret, &w->budget, &e) == FO_OK) return true;
+    if (pd_submit(w->app, &w->served, &o, ret, &w->budget, &e) == FO_OK) {
+        pd_pressure_note(w->call, w->served, &w->budget);
+        return true;
+    }
     refuse(w, i, &e);
     if (w->error.id == PD_ERR_BUDGET) {
         w->error.budget = &w->budget;

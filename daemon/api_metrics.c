@@ -66,6 +66,8 @@ VALUE(die_total, a->die->total_bytes)
 VALUE(die_reserve, a->die->reserve_bytes)
 VALUE(die_ours, a->die->ours_bytes)
 VALUE(die_foreign, a->die->foreign_bytes)
+VALUE(host_pressure, a->view->facts->host.pressure)
+VALUE(die_pressure, a->die->pressure)
 VALUE(model_ready, a->entry->state == PD_MODEL_READY)
 VALUE(model_in_state, a->entry->state == a->state)
 VALUE(loads, a->entry->loads)
@@ -104,6 +106,10 @@ VALUE(turns, a->copy->status.heartbeat)
 VALUE(context, a->info->ctx_cap)
 VALUE(kv_total, a->info->kv_bytes)
 VALUE(kv_used, a->copy->status.kv_bytes_used)
+VALUE(kv_promised, a->copy->status.promised_bytes)
+VALUE(pressure, a->copy->status.level)
+VALUE(rungs, a->copy->status.rungs)
+VALUE(prefill_limit, a->copy->status.effective.prefill_chunk)
 VALUE(part_weights, a->part->weights_bytes)
 VALUE(part_kv, a->part->kv_bytes)
 VALUE(part_scratch, a->part->scratch_bytes)
@@ -132,11 +138,13 @@ static const struct metric {
     { "pantheon_reconciled", GAUGE, SERVER, reconciled, .help = "1 when everything runs as declared and nothing is left to do." },
     { "pantheon_host_memory_bytes", GAUGE, SERVER, host_total, .help = "Memory of the host, or what the control group may have." },
     { "pantheon_host_memory_available_bytes", GAUGE, SERVER, host_available, .help = "What of the host's memory is not spoken for." },
+    { "pantheon_host_pressure_level", GAUGE, SERVER, host_pressure, .help = "How short the host's memory is: 0 normal, 1 watch, 2 tight, 3 critical." },
     { "pantheon_die_up", GAUGE, DIE, die_up, .help = "1 while the die answers." },
     { "pantheon_die_memory_bytes", GAUGE, DIE, die_total, .help = "Memory of the die that may be planned with, reserve included." },
     { "pantheon_die_memory_reserved_bytes", GAUGE, DIE, die_reserve, .help = "What the manifest keeps free." },
     { "pantheon_die_memory_held_bytes", GAUGE, DIE, die_ours, .help = "Held by our models; one that is being loaded counts in full." },
     { "pantheon_die_memory_foreign_bytes", GAUGE, DIE, die_foreign, .help = "Held by others, as the driver says." },
+    { "pantheon_die_pressure_level", GAUGE, DIE, die_pressure, .help = "How short the die's memory is, as that of the host; a host die's is the host's." },
     { "pantheon_model_ready", GAUGE, MODEL, model_ready, .help = "1 while the model serves." },
     { "pantheon_model_state", GAUGE, STATE, model_in_state, .help = "1 for the state that the model is in, 0 for the others." },
     { "pantheon_model_loads_total", COUNTER, MODEL, loads, .help = "Loads that succeeded." },
@@ -175,6 +183,10 @@ static const struct metric {
     { "pantheon_context_limit_tokens", GAUGE, COPY, context, .help = "Most tokens of prompt and answer together." },
     { "pantheon_kv_cache_bytes", GAUGE, COPY, kv_total, .help = "Size of the KV pool." },
     { "pantheon_kv_cache_used_bytes", GAUGE, COPY, kv_used, .help = "What of it running requests and kept conversations hold." },
+    { "pantheon_kv_cache_promised_bytes", GAUGE, COPY, kv_promised, .help = "Host memory that running requests hold of it and have not touched yet." },
+    { "pantheon_pressure_level", GAUGE, COPY, pressure, .help = "How short memory is where the copy is: 0 normal, 1 watch, 2 tight, 3 critical." },
+    { "pantheon_pressure_rungs", GAUGE, COPY, rungs, .help = "Rungs of the ladder (docs/memory.md) that the copy gives way by." },
+    { "pantheon_prefill_limit_tokens", GAUGE, COPY, prefill_limit, .help = "Most tokens of prompts in a step." },
     { "pantheon_model_memory_bytes", GAUGE, PART, part_weights, .help = "Memory that a copy takes on a die, as measured; weights may be a mapped file.", LABEL("kind", "weights") },
     { "pantheon_model_memory_bytes", GAUGE, PART, part_kv, LABEL("kind", "kv") },
     { "pantheon_model_memory_bytes", GAUGE, PART, part_scratch, LABEL("kind", "scratch") },

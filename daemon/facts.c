@@ -35,6 +35,8 @@ void pd_facts_look(struct pd_world *w, struct pn_engine *en, bool *ret_changed) 
         uint64_t total, free_bytes;
         if (d->host) continue;
         bool lost = d->dev->memory(d->dev, &total, &free_bytes, &e) != FO_OK;
+        d->total_bytes = lost ? 0 : total;
+        d->free_bytes = lost ? 0 : free_bytes;
         if (lost != d->lost) {
             changed = true;
             d->lost = lost;
@@ -67,7 +69,7 @@ static uint64_t sub(uint64_t a, uint64_t b) {
 static void fill_die(const struct pd_world *w, const struct pd_die *d, const struct pd_hostmem *host, struct cf_die_fact *ret) {
     struct fo_err e;
     uint64_t total = 0, free_bytes = 0;
-    *ret = (struct cf_die_fact){ .reserve_bytes = d->reserve_bytes, .health = d->lost ? CF_HEALTH_LOST : CF_HEALTH_OK, .host = d->host, .accelerator = !d->host, .contexts = fo_device_contexts(d->dev) };
+    *ret = (struct cf_die_fact){ .reserve_bytes = d->reserve_bytes, .health = d->lost ? CF_HEALTH_LOST : CF_HEALTH_OK, .host = d->host, .accelerator = !d->host, .contexts = fo_device_contexts(d->dev), .pressure = (enum cf_pressure_level)(d->host ? w->pressure.level : d->pressure.level) };
     snprintf(ret->name, sizeof ret->name, "%s", d->name);
     snprintf(ret->kind, sizeof ret->kind, "%s", d->dev->kind);
     snprintf(ret->address, sizeof ret->address, "%s", d->dev->die.address);
@@ -140,7 +142,7 @@ int pd_facts_gather(struct pd_world *w, struct pn_engine *en, bool no_mmap, uint
     if (!f.dies || !f.instances || !f.histories || !f.estimates) code = fo_fail(e, FO_ENOMEM, "no memory to observe");
     if (code == FO_OK) {
         pd_hostmem_read(pd_hostmem_root(), &host);
-        f.host = (struct cf_host_fact){ .total_bytes = host.total_bytes, .available_bytes = sub(host.available_bytes, promised(w, no_mmap)), .limited_by = (enum cf_limited_by)host.limited_by };
+        f.host = (struct cf_host_fact){ .total_bytes = host.total_bytes, .available_bytes = sub(host.available_bytes, promised(w, no_mmap)), .limited_by = (enum cf_limited_by)host.limited_by, .pressure = (enum cf_pressure_level)w->pressure.level };
         for (size_t i = 0; i < w->n_dies; i++)
             if (w->dies[i].wanted) fill_die(w, &w->dies[i], &host, &f.dies[f.n_dies++]);
         for (size_t i = 0; i < w->n_instances; i++) fill_instance(w->instances[i], en, &f.instances[f.n_instances++]);

@@ -235,7 +235,7 @@ static void put_cors(struct pd_call *c, const struct pd_leave *leave) {
     int n = 0;
     if (leave->vary) n = snprintf(c->headers, sizeof c->headers, "Vary: Origin\r\n");
     if (leave->allow_origin)
-        snprintf(c->headers + n, sizeof c->headers - (size_t)n, "Access-Control-Allow-Origin: %s\r\nAccess-Control-Expose-Headers: x-request-id, Retry-After, x-should-retry\r\n", leave->allow_origin);
+        snprintf(c->headers + n, sizeof c->headers - (size_t)n, "Access-Control-Allow-Origin: %s\r\nAccess-Control-Expose-Headers: x-request-id, x-pantheon-pressure, Retry-After, x-should-retry\r\n", leave->allow_origin);
 }
 
 static void answer_preflight(struct pd_call *c) {
@@ -285,8 +285,8 @@ static void say(const struct pd_call *c) {
         snprintf(thought, sizeof thought, " reasoning_tokens=%u%s%s", n->reasoning_tokens, n->thought ? " thought_ended_by=" : "", n->thought ? n->thought : "");
     if (n->calls) snprintf(calls, sizeof calls, " calls=%u", n->calls);
     if (n->generates)
-        snprintf(work, sizeof work, " stream=%d prompt_tokens=%u completion_tokens=%u%s%s queue_ms=%.0f prefill_ms=%.0f decode_ms=%.0f", n->stream, n->prompt_tokens, n->completion_tokens, thought, calls,
-                 n->queue_ms, n->prefill_ms, n->decode_ms);
+        snprintf(work, sizeof work, " stream=%d prompt_tokens=%u completion_tokens=%u%s%s queue_ms=%.0f prefill_ms=%.0f decode_ms=%.0f kv_need=%llu kv_have=%llu", n->stream, n->prompt_tokens, n->completion_tokens, thought, calls,
+                 n->queue_ms, n->prefill_ms, n->decode_ms, (unsigned long long)n->kv_need, (unsigned long long)n->kv_have);
     if (n->why[0]) snprintf(why, sizeof why, " reason=%s", pd_log_quote(n->why, quoted, sizeof quoted));
     fo_log(n->why[0] ? FO_LOG_WARN : quiet ? FO_LOG_DEBUG : FO_LOG_INFO, "http", "event=%s request=%s client=\"%s\" method=\"%s\" path=%s status=%d%s%s%s%s%s ms=%llu%s", event, c->id, c->client, c->head ? c->head->method : "",
            pd_log_quote(c->head ? c->head->path : "", path, sizeof path), c->status, code, key, model, backend, work, (unsigned long long)(fo_now_ms() - c->start_ms), why);

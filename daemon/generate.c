@@ -12,6 +12,7 @@
 #include "daemon/logprobs.h"
 #include "daemon/oai.h"
 #include "daemon/params.h"
+#include "daemon/pressure.h"
 #include "daemon/sse.h"
 #include "daemon/whose.h"
 #include "engine/engine.h"
@@ -131,7 +132,12 @@ static bool submit(struct gen *g, const struct pd_job *job, int64_t k, bool goes
         .keep_nothing = g->whose.keep_nothing,
     };
     o.sampling.seed += (uint64_t)k;
-    if (pd_submit(g->app, &g->at, &o, ret, &budget, &e) == FO_OK) return true;
+    if (pd_submit(g->app, &g->at, &o, ret, &budget, &e) == FO_OK) {
+        pd_pressure_note(g->call, g->at, &budget);
+        return true;
+    }
+    g->call->note.kv_need = budget.kv_bytes_needed;
+    g->call->note.kv_have = budget.kv_bytes_available;
     if (e.code == FO_EBUDGET) return fail_budget(g, &e, &budget, -1);
     struct pd_error x;
     pd_app_error(g->app, g->at, &e, &x);

@@ -31,6 +31,7 @@ struct pd_note {
     uint32_t prompt_tokens, completion_tokens, reasoning_tokens, calls /* of functions */;
     const char *thought;                /* why a thought was ended for the model: "budget", "loop"; NULL = none was. Static storage */
     double queue_ms, prefill_ms, decode_ms;
+    uint64_t kv_need, kv_have;          /* bytes of KV that it was admitted with, of those that were free or could be freed */
 };
 
 /* One request. Owned by the connection's thread, gone when the handler returns. */

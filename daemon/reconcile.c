@@ -31,6 +31,7 @@
 #include "daemon/log.h"
 #include "daemon/loop.h"
 #include "daemon/notify.h"
+#include "daemon/pressure.h"
 #include "daemon/source.h"
 #include "daemon/status.h"
 #include "daemon/world.h"
@@ -104,7 +105,8 @@ static void publish(struct pd_loop *l) {
 static void say_status(struct pd_loop *l) {
     struct pd_view *v = pd_app_view(l->app);
     size_t serving = 0, declared = 0;
-    char refused[48] = "", failing[48] = "", bad[48] = "";
+    char refused[48] = "", failing[48] = "", bad[48] = "", memory[160] = "";
+    pd_pressure_text(&l->world, memory, sizeof memory);
     for (size_t i = 0; v && i < v->n; i++) {
         declared += v->entries[i].declared;
         serving += v->entries[i].declared && v->entries[i].state == PD_MODEL_READY;
@@ -115,7 +117,7 @@ static void say_status(struct pd_loop *l) {
     if (l->step && l->step->kind == PD_STEP_PROBE) pd_notify_status("Measuring %zu model files", l->step->n_ask);
     else if (l->step && l->step->kind == PD_STEP_UNLOAD) pd_notify_status("Unloading %s; serving %zu of %zu models%s", l->step->model, serving, declared, bad);
     else if (l->step) pd_notify_status("Loading %s (%zu of %zu)%s", l->step->model, serving + (serving < declared), declared, bad);
-    else pd_notify_status("Serving %zu of %zu models; generation %llu%s%s%s", serving, declared, (unsigned long long)l->manifest->generation, refused, failing, bad);
+    else pd_notify_status("Serving %zu of %zu models; generation %llu%s%s%s%s%s", serving, declared, (unsigned long long)l->manifest->generation, refused, failing, bad, *memory ? "; " : "", memory);
     pd_view_put(v);
 }
 
@@ -558,7 +560,9 @@ bool pd_loop_run(struct pd_loop *l) {
         take_asks(l);
         look(l, &changed);
         bool keys = pd_gate_look(l->app, false), tls = pd_cert_look(l->app, false);
-        if (keys || tls) publish(l);
+        bool memory = pd_pressure_look(l->app, &l->world, l->manifest->m, fo_now_ms());
+        if (keys || tls || memory) publish(l);
+        if (memory) say_status(l);
         if (changed || due(l)) think(l);
         if (l->useless) break;
         feed_watchdog(l);

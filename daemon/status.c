@@ -13,8 +13,10 @@
 #include "config/plan.h"
 #include "daemon/actuate.h"
 #include "daemon/app.h"
+#include "daemon/pressure.h"
 #include "daemon/watch.h"
 #include "daemon/world.h"
+#include "engine/mem/ladder.h"
 
 /* What there is of one model. */
 struct sum {
@@ -24,6 +26,7 @@ struct sum {
     const struct cf_instance *a_failed;
     const struct pd_instance *chat; /* a copy that serves: what it says of chats */
     uint64_t observed;
+    enum pn_level level; /* of memory: the highest of the copies that serve */
 };
 
 static const struct cf_verdict *verdict_of(const struct cf_plan *p, const char *name) {
@@ -49,6 +52,10 @@ static struct sum sum_up(const struct pd_status_input *in, const struct pd_entry
     for (size_t i = 0; i < in->world->n_instances && !s.chat; i++) {
         const struct pd_instance *inst = in->world->instances[i];
         if (inst->state == CF_I_READY && inst->chat_word && strcmp(inst->name, name) == 0) s.chat = inst;
+    }
+    for (size_t i = 0; i < in->world->n_instances; i++) {
+        const struct pd_instance *inst = in->world->instances[i];
+        if (inst->state == CF_I_READY && strcmp(inst->name, name) == 0 && inst->level > s.level) s.level = inst->level;
     }
     if (s.observed == UINT64_MAX) s.observed = 0;
     return s;
@@ -124,12 +131,19 @@ static const char *find_state(const struct pd_status_input *in, const struct sum
     return "Pending";
 }
 
+/* Where memory is short, and what follows for the model. */
+static void memory_text(const struct pd_status_input *in, enum pn_level level, char *ret, size_t size) {
+    pd_pressure_text(in->world, ret, size);
+    size_t len = strlen(ret), n = pn_rungs_at_level(level);
+    for (size_t i = 0; i < n && len < size; i++) len += (size_t)snprintf(ret + len, size - len, "%s%s", i == 0 ? ": " : ", ", pn_rung_at(i)->name);
+}
+
 static void fill_entry(const struct pd_status_input *in, const struct pd_entry *before, struct pd_entry *e) {
     struct sum s = sum_up(in, e);
     const char *word = find_state(in, &s, e);
     const char *why = e->reason[0] ? e->reason : pd_model_state_name(e->state);
     const struct pd_condition *old = before ? before->conditions : NULL;
-    char text[160];
+    char text[320];
     e->observed_generation = s.observed;
     e->since = before && before->state == e->state ? before->since : time(NULL);
     if (s.history) {
@@ -145,7 +159,10 @@ static void fill_entry(const struct pd_status_input *in, const struct pd_entry *
     bool behind = s.ready > 0 && s.history && s.history->failures > 0, refused = s.ready > 0 && s.verdict && s.verdict->kind == CF_V_REFUSED;
     SET(PD_C_CURRENT, current, current ? "AsDeclared" : behind ? "OldForm" : refused ? "Refused" : "Pending", current ? "" : behind ? s.history->last_error : s.verdict ? s.verdict->why : "");
     bool degraded = s.ready > 0 && (s.ready < s.want || behind || refused);
-    SET(PD_C_DEGRADED, degraded, degraded ? (behind || refused ? "OldForm" : "Partly") : s.ready > 0 ? "AsDeclared" : "NotServing", degraded ? text : "");
+    bool short_of_memory = !degraded && s.level > PN_NORMAL;
+    if (short_of_memory) memory_text(in, s.level, text, sizeof text);
+    SET(PD_C_DEGRADED, degraded || short_of_memory, short_of_memory ? "MemoryPressure" : degraded ? (behind || refused ? "OldForm" : "Partly") : s.ready > 0 ? "AsDeclared" : "NotServing",
+        degraded || short_of_memory ? text : "");
     bool sick = s.failed > 0 || (s.history && s.history->failures > 0) || e->state == PD_MODEL_FAILED;
     SET(PD_C_HEALTHY, !sick, s.failed ? "Failed" : sick ? "LoadFailed" : "Ok",
         s.a_failed && s.a_failed->reason ? s.a_failed->reason : sick && s.history && s.history->last_error[0] ? s.history->last_error : sick ? why : "");

@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "config/facts.h"
+#include "engine/mem/pressure.h"
 
 struct fo_device;
 struct fo_err;
@@ -18,6 +19,8 @@ struct pd_die {
     bool host, wanted;        /* wanted: in the manifest (or it names none) */
     bool lost;
     char reason[128];
+    uint64_t total_bytes, free_bytes; /* as its driver said when it was looked at last; 0 of a host die */
+    struct pn_pressure pressure;      /* of a host die: the host's, in the world */
 };
 
 /* A copy of a model in the engine, or on its way in or out. */
@@ -36,6 +39,7 @@ struct pd_instance {
     size_t n_parts;
     uint64_t host_bytes;
     bool mourned;          /* its failure has been counted */
+    enum pn_level level;   /* of memory, as it was told last */
 };
 
 struct pd_history {
@@ -60,6 +64,7 @@ struct pd_world {
     size_t n_histories;
     struct pd_estimate **estimates; /* estimate.h */
     size_t n_estimates;
+    struct pn_pressure pressure; /* of the host */
     int threads;     /* for devices */
     const char *isa;
 };

@@ -156,6 +156,10 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
     return FO_OK;
 }
 
+const char *pn_kv_type_name(enum fo_dtype type) {
+    return type == FO_F32 ? "f32" : type == FO_Q8_0 ? "q8_0" : type == FO_Q4_0 ? "q4_0" : "f16";
+}
+
 static bool kv_type_of(const char *name, size_t n, enum fo_dtype *ret) {
     static const enum fo_dtype types[] = { FO_F32, FO_F16, FO_Q8_0, FO_Q4_0 };
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)

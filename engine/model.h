@@ -49,6 +49,8 @@ struct pn_model_opts {
 
 /* Sets k_type, v_type and kv_default of *o by name, in either case: "q8_0", or "k=q8_0,v=q4_0". FO_EINVAL names those that there are. */
 int pn_kv_type_parse(const char *name, struct pn_model_opts *o, struct fo_err *e);
+/* As pn_kv_type_parse takes them: "f16", "q8_0". */
+const char *pn_kv_type_name(enum fo_dtype type);
 
 /* How the states of a prompt become one vector (engine/embed.h). The numbers are GGUF's. */
 enum pn_pooling { PN_POOLING_NONE, PN_POOLING_MEAN, PN_POOLING_CLS, PN_POOLING_LAST, PN_POOLING_RANK };

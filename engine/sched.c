@@ -264,6 +264,7 @@ void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret) {
         .rungs = (uint32_t)s->ladder.n,
         .declared = s->ladder.declared,
         .effective = s->ladder.now,
+        .promised_bytes = s->kv_promised,
         .room_bytes = s->room_bytes,
         .retry_after_s = retry_after(s),
     };

@@ -102,7 +102,7 @@ struct pn_sched {
     uint64_t misses[PN_N_CACHE_MISSES];
     double queue_s, prefill_s, decode_s;
     struct pn_slot_status *shown; /* [n_slots] the slots as pages see them */
-    uint64_t kv_used, kv_available;
+    uint64_t kv_used, kv_available, kv_promised;
     double prefill_tps, decode_tps, mean_answer;
 };
 
@@ -139,6 +139,7 @@ void *pn_sched_worker(void *sched);
 void pn_sched_forget_all(struct pn_sched *s, struct pn_over *list);
 /* What pages see of the KV; under the lock, as the next. */
 void pn_sched_publish_kv(struct pn_sched *s);
+void pn_sched_publish_promised(struct pn_sched *s);
 /* How far a slot is, unless it has just ended. */
 void pn_slot_publish(struct pn_sched *s, const struct pn_slot *sl);
 /* The end of a running request; err NULL = a good one. The slot is free afterwards. */

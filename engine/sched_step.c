@@ -247,6 +247,7 @@ static enum outcome compute(struct pn_sched *s, uint32_t lo, uint32_t n, struct 
     take_results(s, lo, n, logits, pn_now_ms() - start);
     pthread_mutex_lock(&s->lock);
     for (uint32_t i = lo; i < lo + n; i++) pn_slot_publish(s, &s->slots[s->item_slot[i]]);
+    pn_sched_publish_promised(s);
     pthread_mutex_unlock(&s->lock);
     return COMPUTED;
 }

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/mem/relief.h"
 #include "engine/model.h"
 #include "engine/prefix.h"
 #include "engine/request_worker.h"
@@ -27,6 +28,11 @@ void pn_sched_publish_kv(struct pn_sched *s) {
     uint64_t page = s->info->page_tokens * s->info->kv_bytes_per_token, free_pages = pn_model_free_pages(s->m);
     s->kv_used = (s->info->n_pages - free_pages) * page;
     s->kv_available = (free_pages + pn_prefix_pages(s->idle)) * page;
+    pn_sched_publish_promised(s);
+}
+
+void pn_sched_publish_promised(struct pn_sched *s) {
+    s->kv_promised = pn_model_kv_promised(s->m) * pn_model_kv_host_bytes(s->m);
 }
 
 /* A slot that was taken or became free, for pages; under the lock, as the next. */

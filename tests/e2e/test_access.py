@@ -302,7 +302,7 @@ def test_each_request_has_one_line_and_no_prompt_in_it(models, start):
         (own,) = [x for x in d.log.splitlines() if answer.headers["x-request-id"] in x]
         return own
     want = (rf'event=answered request={a.headers["x-request-id"]} client="127\.0\.0\.1" method="POST" path="/v1/chat/completions" status=200 model="tiny" stream=0 '
-            rf'prompt_tokens={usage["prompt_tokens"]} completion_tokens={usage["completion_tokens"]} queue_ms=\d+ prefill_ms=\d+ decode_ms=\d+ ms=\d+$')
+            rf'prompt_tokens={usage["prompt_tokens"]} completion_tokens={usage["completion_tokens"]} queue_ms=\d+ prefill_ms=\d+ decode_ms=\d+ kv_need=\d+ kv_have=\d+ ms=\d+$')
     assert re.search(want, line_of(a)), line_of(a)
     assert "event=refused " in line_of(refused) and " status=404 code=model_not_found ms=" in line_of(refused) and " stream=1 " in line_of(stream), d.log
     assert len(access_lines(d, "/v1/models")) == 1 and secret not in d.log
