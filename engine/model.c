@@ -27,6 +27,7 @@
 #include "engine/chat.h"
 #include "engine/embed.h"
 #include "engine/mem/budget.h"
+#include "foundry/base/hash.h"
 #include "foundry/device.h"
 #include "foundry/gguf.h"
 #include "foundry/model_file.h"
@@ -409,7 +410,15 @@ int pn_model_open_tok(struct pn_model *m, struct fo_err *e) {
     return FO_OK;
 }
 
+static uint64_t template_sum(const struct pn_model *m, const char *chat_template) {
+    struct fo_str s = { "", 0 };
+    struct fo_err ignored; /* there is none: an empty one */
+    if (chat_template) return fo_sum64(0, chat_template, strlen(chat_template));
+    return fo_gguf_get_str(m->gguf, "tokenizer.chat_template", &s, &ignored) ? 0 : fo_sum64(0, s.s, s.len);
+}
+
 static int open_text(struct pn_model *m, const char *chat_template, struct fo_err *e) {
+    m->template_sum = template_sum(m, chat_template);
     if (pn_model_open_tok(m, e)) return e->code;
     return m->tok ? pn_chat_open(m->gguf, m->tok, chat_template, &m->chat, e) : FO_OK;
 }

@@ -43,6 +43,7 @@ struct pn_model {
     struct fo_gguf *gguf;
     struct fo_tok *tok;
     struct pn_chat *chat;
+    uint64_t template_sum; /* of the template's text */
     const struct pn_family *family;
     struct pn_hparams h;
     struct fo_region region;

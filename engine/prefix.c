@@ -26,8 +26,10 @@ struct text {
     struct text *prev, *next;
     struct pn_seq *seq; /* packed when idle */
     char *tenant, *session; /* or NULL */
-    double used_ms; /* when it became idle, or was of use to another then */
+    uint64_t id;
+    double used_ms; /* when it began, became idle, or was of use to another then */
     bool idle;
+    bool hidden;    /* idle, and found by nobody: pn_prefix_hold's or pn_prefix_room's */
     uint32_t listed; /* tokens whose chain is in the index while it runs */
     size_t bytes;   /* of host memory when idle */
 };
@@ -41,6 +43,7 @@ struct pn_prefix {
     struct pn_kv *kv;
     struct list running, idle;
     uint32_t n_idle;
+    uint64_t last_id;
     uint64_t bytes, cap_bytes;  /* of idle texts */
     struct pn_index *index;
     uint64_t evicted[N_EVICTED]; /* chains, each at its remainder: a new one drives out an old one */
@@ -114,6 +117,11 @@ static void list_pages(struct pn_prefix *p, const struct text *t, uint32_t n, bo
     }
 }
 
+/* As list_pages of all of an idle text, whose pages nobody else may begin with while it is hidden. */
+static void list_idle(struct pn_prefix *p, const struct text *t, bool add) {
+    if (!t->hidden) list_pages(p, t, t->seq->len, add);
+}
+
 static void remember_evicted(struct pn_prefix *p, const struct text *t) {
     uint32_t page = p->kv->page_tokens;
     uint64_t chain = pn_chain_start(t->tenant);
@@ -132,6 +140,10 @@ static bool was_evicted(const struct pn_prefix *p, const char *tenant, const int
 }
 
 /* --- coming and going ------------------------------------------------------------------------ */
+static size_t text_bytes(const struct text *t) {
+    return sizeof *t + pn_kv_seq_bytes(t->seq->kv, t->seq->room) + (t->tenant ? strlen(t->tenant) + 1 : 0) + (t->session ? strlen(t->session) + 1 : 0);
+}
+
 static void text_free(struct text *t) {
     if (!t) return;
     pn_seq_free(t->seq);
@@ -142,7 +154,7 @@ static void text_free(struct text *t) {
 
 /* The idle texts without t, which is nobody's then. */
 static void take_idle(struct pn_prefix *p, struct text *t) {
-    list_pages(p, t, t->seq->len, false);
+    list_idle(p, t, false);
     list_remove(&p->idle, t);
     for (uint32_t i = t->seq->first_page; i < t->seq->n_pages; i++) p->idle_refs[t->seq->pages[i]]--;
     p->n_idle--;
@@ -151,7 +163,7 @@ static void take_idle(struct pn_prefix *p, struct text *t) {
 }
 
 static void evict(struct pn_prefix *p, struct text *t) {
-    remember_evicted(p, t);
+    if (!t->hidden) remember_evicted(p, t);
     take_idle(p, t);
     text_free(t);
 }
@@ -164,9 +176,16 @@ static bool frees_something(const struct pn_prefix *p, const struct text *t) {
     return t->seq->state.block != PN_NO_BLOCK && p->kv->states.refs[t->seq->state.block] == 1;
 }
 
-int pn_prefix_evict(struct pn_prefix *p) {
+/* The least recently used, of those with this in common; NULL = there is none. */
+static struct text *oldest(const struct pn_prefix *p, bool hidden_too, bool frees) {
     struct text *t = p->idle.first;
-    while (t && !frees_something(p, t)) t = t->next;
+    while (t && ((t->hidden && !hidden_too) || (frees && !frees_something(p, t)))) t = t->next;
+    return t;
+}
+
+int pn_prefix_evict(struct pn_prefix *p) {
+    struct text *t = oldest(p, false, true);
+    if (!t) t = oldest(p, true, true); /* who is saved or comes back does so again; who runs has been promised its memory */
     if (!t) t = p->idle.first;
     if (!t) return 0;
     evict(p, t);
@@ -183,13 +202,16 @@ int pn_prefix_evict_cold(struct pn_prefix *p, double before_ms) {
     return 1;
 }
 
-void pn_prefix_forget(struct pn_prefix *p, const char *tenant, const char *session) {
+uint32_t pn_prefix_forget(struct pn_prefix *p, const char *tenant, const char *session) {
+    uint32_t n = 0;
     for (struct text *t = p->idle.first, *next; t; t = next) {
         next = t->next;
-        if (!same_name(t->tenant, tenant) || !same_name(t->session, session)) continue;
+        if (t->hidden || !same_name(t->tenant, tenant) || !same_name(t->session, session)) continue;
         take_idle(p, t);
         text_free(t);
+        n++;
     }
+    return n;
 }
 
 void pn_prefix_free(struct pn_prefix *p) {
@@ -233,7 +255,7 @@ struct found {
 };
 
 static void look_at(struct found *f, struct text *t, const char *tenant, const int32_t *tokens, uint32_t n) {
-    if (!same_name(t->tenant, tenant) || t->seq->len == 0) return;
+    if (t->hidden || !same_name(t->tenant, tenant) || t->seq->len == 0) return;
     uint32_t common = in_common(t->seq, tokens, n), most = common < n ? common : n - 1;
     uint32_t start = t->idle && most == t->seq->len ? most : pn_kv_seq_start(t->seq, most);
     f->any = true;
@@ -291,6 +313,8 @@ int pn_prefix_begin(struct pn_prefix *p, const char *tenant, const int32_t *toke
             f.best->used_ms = pn_now_ms();
         }
     }
+    t->id = ++p->last_id;
+    t->used_ms = pn_now_ms();
     t->seq->state.prompt = n;
     t->listed = t->seq->len;
     list_pages(p, t, t->listed, true);
@@ -309,7 +333,7 @@ static int drop_marks(struct pn_prefix *p) {
 /* A block of state of the idle texts: a checkpoint that is not one of a text's last two, which its next turn needs, before any text. */
 static int free_block(struct pn_prefix *p) {
     for (struct text *t = p->idle.first; t; t = t->next) {
-        if (t->seq->state.n_marks <= 2) continue;
+        if (t->hidden || t->seq->state.n_marks <= 2) continue;
         list_pages(p, t, t->seq->len, false); /* nobody begins there any more */
         pn_state_drop_mark(t->seq, false);
         list_pages(p, t, t->seq->len, true);
@@ -356,7 +380,7 @@ void pn_prefix_drop(struct pn_prefix *p, struct pn_seq *seq) {
 static bool is_news(struct pn_prefix *p, const struct text *t) {
     for (struct text *o = p->idle.first, *next; o && anywhere(p); o = next) {
         next = o->next;
-        if (!same_name(o->tenant, t->tenant) || !same_name(o->session, t->session)) continue;
+        if (o->hidden || !same_name(o->tenant, t->tenant) || !same_name(o->session, t->session)) continue;
         uint32_t common = in_common(o->seq, t->seq->tokens, t->seq->len);
         if (common == o->seq->len) {
             take_idle(p, o);
@@ -371,16 +395,41 @@ static bool is_news(struct pn_prefix *p, const struct text *t) {
     return true;
 }
 
+/* False = there is no memory for the name; the one before stays. */
+static bool rename_text(struct text *t, const char *session) {
+    char *copy = session ? strdup(session) : NULL;
+    if (session && !copy) return false;
+    free(t->session);
+    t->session = copy;
+    return true;
+}
+
+void pn_prefix_name(struct pn_prefix *p, struct pn_seq *seq, const char *session) {
+    (void)rename_text(running(p, seq), session); /* then it is found when it has ended */
+}
+
 /* The text with no more memory than it needs. False = there is none for that. */
 static bool pack(struct pn_prefix *p, struct text *t, const char *session) {
     struct pn_seq *packed;
     struct fo_err ignored; /* then it is not kept */
-    if (t->seq->len == 0 || (session && !(t->session = strdup(session))) || pn_kv_seq_new(p->kv, t->seq->len, &packed, &ignored)) return false;
+    if (!rename_text(t, session) || t->seq->len == 0 || pn_kv_seq_new(p->kv, t->seq->len, &packed, &ignored)) return false;
     pn_state_mark_end(t->seq);
     pn_kv_seq_move(t->seq, packed);
     t->seq = packed;
-    t->bytes = sizeof *t + pn_kv_seq_bytes(p->kv, packed->len) + (t->tenant ? strlen(t->tenant) + 1 : 0) + (session ? strlen(session) + 1 : 0);
+    t->bytes = text_bytes(t);
     return t->bytes <= p->cap_bytes;
+}
+
+/* Among the idle ones, as the most recently used. */
+static void make_idle(struct pn_prefix *p, struct text *t) {
+    while (p->bytes + t->bytes > p->cap_bytes) evict(p, p->idle.first);
+    t->idle = true;
+    t->used_ms = pn_now_ms();
+    list_push(&p->idle, t);
+    for (uint32_t i = t->seq->first_page; i < t->seq->n_pages; i++) p->idle_refs[t->seq->pages[i]]++;
+    p->n_idle++;
+    p->bytes += t->bytes;
+    list_idle(p, t, true);
 }
 
 void pn_prefix_put(struct pn_prefix *p, const char *session, struct pn_seq *seq) {
@@ -390,14 +439,153 @@ void pn_prefix_put(struct pn_prefix *p, const char *session, struct pn_seq *seq)
         text_free(t);
         return;
     }
-    while (p->bytes + t->bytes > p->cap_bytes) evict(p, p->idle.first);
-    t->idle = true;
-    t->used_ms = pn_now_ms();
+    make_idle(p, t);
+}
+
+/* --- saved and restored ---------------------------------------------------------------------- */
+void pn_prefix_each(const struct pn_prefix *p, void (*fn)(void *ctx, const struct pn_kept *k), void *ctx) {
+    for (const struct text *t = p->idle.first; t; t = t->next)
+        if (!t->hidden) fn(ctx, &(struct pn_kept){ t->id, t->tenant, t->session, t->seq, t->used_ms, true });
+    for (const struct text *t = p->running.first; t; t = t->next) fn(ctx, &(struct pn_kept){ t->id, t->tenant, t->session, t->seq, t->used_ms, false });
+}
+
+static struct text *by_id(const struct pn_prefix *p, uint64_t id) {
+    for (struct text *t = p->idle.first; t; t = t->next)
+        if (t->id == id) return t;
+    for (struct text *t = p->running.first; t; t = t->next)
+        if (t->id == id) return t;
+    return NULL;
+}
+
+/* A hidden text with room for n tokens and nothing in it yet. */
+static struct text *hidden_new(struct pn_prefix *p, const char *tenant, const char *session, uint32_t n, struct fo_err *e) {
+    struct text *t = calloc(1, sizeof *t);
+    if (!t || (tenant && !(t->tenant = strdup(tenant))) || !rename_text(t, session)) {
+        fo_fail(e, FO_ENOMEM, "no memory for a text");
+    } else if (pn_kv_seq_new(p->kv, n, &t->seq, e) == FO_OK) {
+        t->id = ++p->last_id;
+        t->hidden = true;
+        t->bytes = text_bytes(t);
+        if (t->bytes <= p->cap_bytes) return t;
+        fo_fail_need(e, FO_ENOMEM, t->bytes, p->cap_bytes, "a text of %u tokens takes more host memory than there is for all", n);
+    }
+    text_free(t);
+    return NULL;
+}
+
+/* All of an idle text but a page that is not full, which who goes on from it writes to. */
+static void share_all(const struct pn_seq *from, struct pn_seq *to) {
+    struct pn_kv *kv = to->kv;
+    memcpy(to->tokens, from->tokens, from->len * sizeof *to->tokens);
+    to->len = from->len;
+    to->first_page = from->first_page;
+    to->n_pages = to->want_pages = from->len / kv->page_tokens > from->first_page ? from->len / kv->page_tokens : from->first_page;
+    for (uint32_t i = to->first_page; i < to->n_pages; i++) kv->refs[to->pages[i] = from->pages[i]]++;
+    to->state = from->state;
+    for (uint32_t i = 0; i < to->state.n_marks; i++) kv->states.refs[to->state.marks[i].block]++;
+    if (to->state.block != PN_NO_BLOCK) kv->states.refs[to->state.block]++;
+}
+
+int pn_prefix_hold(struct pn_prefix *p, uint64_t id, uint64_t *ret, struct fo_err *e) {
+    const struct text *from = by_id(p, id);
+    if (!from) return fo_fail(e, FO_ENOENT, "the text is not kept any more");
+    uint32_t n = from->idle ? from->seq->len : pn_kv_seq_start(from->seq, from->seq->len);
+    if (n == 0) return fo_fail(e, FO_EBUSY, "the text is being computed, and nothing of it can be gone on from yet");
+    struct text *t = hidden_new(p, from->tenant, from->session, n, e);
+    if (!t) return e->code;
+    if (from->idle) share_all(from->seq, t->seq);
+    else pn_kv_seq_share(from->seq, n, t->seq);
+    make_idle(p, t);
+    *ret = t->id;
+    return FO_OK;
+}
+
+struct pn_seq *pn_prefix_held(struct pn_prefix *p, uint64_t id) {
+    struct text *t = by_id(p, id);
+    if (!t || !t->hidden) return NULL;
+    list_remove(&p->idle, t);
     list_push(&p->idle, t);
-    for (uint32_t i = t->seq->first_page; i < t->seq->n_pages; i++) p->idle_refs[t->seq->pages[i]]++;
-    p->n_idle++;
-    p->bytes += t->bytes;
-    list_pages(p, t, t->seq->len, true);
+    t->used_ms = pn_now_ms();
+    return t->seq;
+}
+
+void pn_prefix_let_go(struct pn_prefix *p, uint64_t id) {
+    struct text *t = by_id(p, id);
+    if (t && t->hidden) evict(p, t);
+}
+
+/* What is free, and what idle texts that are not hidden would free: pages, and blocks of state beyond those that others count on. */
+static int room(const struct pn_prefix *p, uint64_t *ret_pages, uint64_t *ret_blocks, struct fo_err *e) {
+    const struct pn_kv *kv = p->kv;
+    const struct pn_states *st = &kv->states;
+    uint32_t *pages = calloc(kv->n_pages + 1, sizeof *pages), *blocks = calloc(st->n_blocks + 1, sizeof *blocks);
+    uint64_t n_pages = kv->n_free, n_blocks = st->n_free;
+    if (!pages || !blocks) {
+        free(pages);
+        free(blocks);
+        return fo_fail(e, FO_ENOMEM, "no memory to count the pages of kept texts");
+    }
+    for (const struct text *t = p->idle.first; t; t = t->next) {
+        const struct pn_seq *s = t->seq;
+        if (t->hidden) continue;
+        for (uint32_t i = s->first_page; i < s->n_pages; i++) n_pages += ++pages[s->pages[i]] == kv->refs[s->pages[i]];
+        for (uint32_t i = 0; i < s->state.n_marks; i++) n_blocks += ++blocks[s->state.marks[i].block] == st->refs[s->state.marks[i].block];
+        if (s->state.block != PN_NO_BLOCK) n_blocks += ++blocks[s->state.block] == st->refs[s->state.block];
+    }
+    free(pages);
+    free(blocks);
+    *ret_pages = n_pages;
+    *ret_blocks = n_blocks > st->n_promised + st->n_float ? n_blocks - st->n_promised - st->n_float : 0;
+    return FO_OK;
+}
+
+static bool has_room(const struct pn_kv *kv, uint32_t n_pages, uint32_t n_blocks) {
+    return kv->n_free >= n_pages && kv->states.n_free >= kv->states.n_promised + kv->states.n_float + n_blocks;
+}
+
+int pn_prefix_room(struct pn_prefix *p, const char *tenant, const char *session, const struct pn_text_shape *x, uint64_t *ret, struct fo_err *e) {
+    struct pn_kv *kv = p->kv;
+    uint32_t n_pages = pn_kv_pages(kv, x->n) - x->first_page, blocks[PN_MAX_MARKS + 1];
+    uint64_t have_pages = 0, have_blocks = 0;
+    if (room(p, &have_pages, &have_blocks, e)) return e->code;
+    if (n_pages > have_pages)
+        return fo_fail_need(e, FO_ENOMEM, n_pages, have_pages, "kv: %u pages are needed, and %llu are free or held by kept texts", n_pages, (unsigned long long)have_pages);
+    if (x->n_blocks > have_blocks)
+        return fo_fail_need(e, FO_ENOMEM, x->n_blocks, have_blocks, "state: %u blocks are needed, and %llu are free or held by kept texts", x->n_blocks, (unsigned long long)have_blocks);
+    if (x->n_small > 0) return fo_fail(e, FO_EUNSUPPORTED, "small pages of KV are not handed out here");
+    struct text *t = hidden_new(p, tenant, session, x->n, e);
+    if (!t) return e->code;
+    for (struct text *old; !has_room(kv, n_pages, x->n_blocks) && ((old = oldest(p, false, true)) || (old = oldest(p, false, false)));) evict(p, old);
+    memcpy(t->seq->tokens, x->tokens, x->n * sizeof *x->tokens);
+    t->seq->first_page = x->first_page;
+    t->seq->n_pages = t->seq->want_pages = x->first_page + n_pages;
+    for (uint32_t i = x->first_page; i < t->seq->n_pages; i++) t->seq->pages[i] = pn_kv_take_page(kv);
+    t->seq->len = x->first_page * kv->page_tokens;
+    pn_kv_seq_touch(t->seq, x->n - t->seq->len);
+    t->seq->len = x->n;
+    for (uint32_t i = 0; i < x->n_blocks; i++) {
+        blocks[i] = pn_states_take(&kv->states);
+        kv->states.refs[blocks[i]] = 0; /* until its holders are counted */
+    }
+    for (uint32_t i = 0; i < x->n_marks; i++) {
+        t->seq->state.marks[i] = (struct pn_mark){ x->marks[i].len, blocks[x->marks[i].block] };
+        kv->states.refs[blocks[x->marks[i].block]]++;
+    }
+    t->seq->state.n_marks = x->n_marks;
+    if (x->n_blocks > 0) kv->states.refs[t->seq->state.block = blocks[x->newest]]++;
+    make_idle(p, t);
+    *ret = t->id;
+    return FO_OK;
+}
+
+bool pn_prefix_show(struct pn_prefix *p, uint64_t id) {
+    struct text *t = by_id(p, id);
+    if (!t || !t->hidden) return false;
+    take_idle(p, t);
+    t->hidden = false;
+    if (!is_news(p, t)) text_free(t);
+    else make_idle(p, t);
+    return true;
 }
 
 /* --- for tests ------------------------------------------------------------------------------- */

@@ -18,6 +18,7 @@
 
 struct fo_err;
 struct pn_kv;
+struct pn_mark;
 struct pn_model;
 struct pn_prefix;
 struct pn_seq;
@@ -38,16 +39,52 @@ int pn_prefix_reserve(struct pn_prefix *p, struct pn_seq *seq, uint32_t n, struc
 /* Keeps a sequence of pn_prefix_begin as the most recently used, for the tenant that it began for; takes it over. Kept texts of the same session (NULL: of
  * none) that it goes on from are given up: they are part of it. Without memory for it, it is freed. */
 void pn_prefix_put(struct pn_prefix *p, const char *session, struct pn_seq *seq);
+/* What session a sequence of pn_prefix_begin is part of, for who saves it while it runs (pn_prefix_each). */
+void pn_prefix_name(struct pn_prefix *p, struct pn_seq *seq, const char *session);
 /* Frees a sequence of pn_prefix_begin that is not to be kept. NULL is allowed. */
 void pn_prefix_drop(struct pn_prefix *p, struct pn_seq *seq);
 
-/* Gives up an idle sequence that frees something: the least recently used of those; when there is none such, of all. 0 = there is none. */
+/* Gives up an idle sequence that frees something: the least recently used of those, hidden ones last; when there is none such, of all. 0 = there is none. */
 int pn_prefix_evict(struct pn_prefix *p);
 /* Gives up an idle sequence that was not used since before_ms (pn_now_ms); first of those without recurrent state, whose checkpoints are dear. 0 = there is
  * none. */
 int pn_prefix_evict_cold(struct pn_prefix *p, double before_ms);
-/* Gives up every idle sequence of this tenant's session. */
-void pn_prefix_forget(struct pn_prefix *p, const char *tenant, const char *session);
+/* Gives up every idle sequence of this tenant's session; how many there were. */
+uint32_t pn_prefix_forget(struct pn_prefix *p, const char *tenant, const char *session);
+
+/* --- texts that are saved and restored, in several visits (blob.h) ---
+ * Between the visits they are hidden: idle ones that nobody finds and that give way last, but do. */
+struct pn_kept {
+    uint64_t id;
+    const char *tenant, *session; /* or NULL */
+    const struct pn_seq *seq;     /* valid during the call, as all of it */
+    double used_ms;               /* when it was last put here or begun (pn_now_ms) */
+    bool idle;                    /* else it runs */
+};
+/* Every text but hidden ones: the idle ones, least recently used first, then those that run. */
+void pn_prefix_each(const struct pn_prefix *p, void (*fn)(void *ctx, const struct pn_kept *k), void *ctx);
+/* *ret is a hidden text that shares what a kept one has now: of an idle one all its tokens, all full pages and its state; of one that runs what another
+ * could begin with. FO_ENOENT, FO_ENOMEM; FO_EBUSY: it runs, and there is nothing yet. */
+int pn_prefix_hold(struct pn_prefix *p, uint64_t id, uint64_t *ret, struct fo_err *e);
+
+struct pn_text_shape {
+    const int32_t *tokens;       /* [n], n >= 1 */
+    uint32_t n, first_page;      /* pages [first_page, those of n) are taken */
+    const unsigned char *kinds;  /* of each of these: 1 = a small one, n_small in all */
+    uint32_t n_small;
+    uint32_t n_blocks, newest;   /* blocks of state that are taken, numbered from 0; which one lies behind all tokens */
+    const struct pn_mark *marks; /* [n_marks] of these blocks, ascending, each block used by one or as the newest */
+    uint32_t n_marks;
+};
+/* *ret is a hidden text of that shape, whose pages and blocks the caller fills in. Idle texts give way to it, unless all of them would not be enough:
+ * FO_ENOMEM with need and have, and nothing has changed. */
+int pn_prefix_room(struct pn_prefix *p, const char *tenant, const char *session, const struct pn_text_shape *x, uint64_t *ret, struct fo_err *e);
+
+/* The sequence of a hidden text, now the most recently used; NULL = it had to give way. */
+struct pn_seq *pn_prefix_held(struct pn_prefix *p, uint64_t id);
+/* A hidden text becomes one like others, as pn_prefix_put leaves them. False = it had to give way. */
+bool pn_prefix_show(struct pn_prefix *p, uint64_t id);
+void pn_prefix_let_go(struct pn_prefix *p, uint64_t id); /* a hidden text; nothing to do when it had to give way */
 
 uint32_t pn_prefix_count(const struct pn_prefix *p); /* idle sequences */
 /* Pages that giving up all idle sequences would free: each once, however many hold it. */

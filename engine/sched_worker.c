@@ -217,6 +217,7 @@ static int sequence_for(struct pn_sched *s, const struct pn_request *r, struct p
         part_with(s, seq, r, NULL); /* what it began with is there again when it is tried once more */
         return e->code;
     }
+    if (!r->keep_nothing) pn_prefix_name(s->idle, seq, r->session);
     sl->seq = seq;
     sl->cached = pn_seq_len(seq);
     return 0;

@@ -62,6 +62,7 @@ int fo_rope(struct fo_stream *s, const struct fo_rope *r, float *x, const int32_
 /* --- paged KV ----------------------------------------------------------------------------------------------------------------
  * A page holds `page_tokens` consecutive positions of one sequence for ALL layers of a die, so that sharing, evicting and counting
  * need one number a page. What lies where within a page is the device's business; the engine only asks for bytes. */
+enum { FO_KV_LAYOUT = 1 }; /* grows whenever what is stored in a page, or where, becomes another: pages that were kept elsewhere are of no use then */
 #ifdef FO_DEBUG
 enum { FO_KV_PAGE_TOKENS = 4 }; /* small in debug builds, so that page edges are everywhere */
 #else
