@@ -123,9 +123,9 @@ static json_t *memory_object(const struct pn_served *s, const struct pn_model_in
     for (uint32_t i = 0; i < st.rungs; i++) json_array_append_new(rungs, json_string(pn_rung_at(i)->name));
     bool floor = st.effective.kv_floor;
     snprintf(kv, sizeof kv, "%s/%s", pn_kv_type_name(floor ? info->k_floor : info->k_type), pn_kv_type_name(floor ? info->v_floor : info->v_type));
-    json_t *o = json_pack("{s:s, s:o, s:{s:I, s:I, s:I, s:s}, s:I, s:I}", "pressure", pn_level_name(st.level), "rungs", rungs, "effective", "ctx", (json_int_t)info->ctx_cap, "max_concurrent",
+    json_t *o = json_pack("{s:s, s:o, s:{s:I, s:I, s:I, s:s}, s:I, s:I, s:I}", "pressure", pn_level_name(st.level), "rungs", rungs, "effective", "ctx", (json_int_t)info->ctx_cap, "max_concurrent",
                           (json_int_t)st.effective.max_concurrent, "prefill_chunk", (json_int_t)st.effective.prefill_chunk, "kv", kv, "kv_bytes_used", (json_int_t)st.kv_bytes_used,
-                          "kv_bytes_promised", (json_int_t)st.promised_bytes);
+                          "kv_bytes_promised", (json_int_t)st.promised_bytes, "kv_floor_pages", (json_int_t)st.kv_small_pages);
     if (o && st.room_bytes != UINT64_MAX) json_object_set_new(o, "room_bytes", json_integer((json_int_t)st.room_bytes));
     return o;
 }

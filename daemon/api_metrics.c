@@ -106,6 +106,7 @@ VALUE(turns, a->copy->status.heartbeat)
 VALUE(context, a->info->ctx_cap)
 VALUE(kv_total, a->info->kv_bytes)
 VALUE(kv_used, a->copy->status.kv_bytes_used)
+VALUE(kv_small, a->copy->status.kv_small_pages)
 VALUE(kv_promised, a->copy->status.promised_bytes)
 VALUE(pressure, a->copy->status.level)
 VALUE(rungs, a->copy->status.rungs)
@@ -183,6 +184,7 @@ static const struct metric {
     { "pantheon_context_limit_tokens", GAUGE, COPY, context, .help = "Most tokens of prompt and answer together." },
     { "pantheon_kv_cache_bytes", GAUGE, COPY, kv_total, .help = "Size of the KV pool." },
     { "pantheon_kv_cache_used_bytes", GAUGE, COPY, kv_used, .help = "What of it running requests and kept conversations hold." },
+    { "pantheon_kv_floor_pages", GAUGE, COPY, kv_small, .help = "Pages of KV that are held at the floor type." },
     { "pantheon_kv_cache_promised_bytes", GAUGE, COPY, kv_promised, .help = "Host memory that running requests hold of it and have not touched yet." },
     { "pantheon_pressure_level", GAUGE, COPY, pressure, .help = "How short memory is where the copy is: 0 normal, 1 watch, 2 tight, 3 critical." },
     { "pantheon_pressure_rungs", GAUGE, COPY, rungs, .help = "Rungs of the ladder (docs/memory.md) that the copy gives way by." },

@@ -106,6 +106,7 @@ struct pn_served_status {
     uint32_t rungs;           /* of the ladder that are applied: the first so many */
     struct pn_effective declared, effective; /* limits without and with them */
     uint64_t promised_bytes;  /* host memory that KV of running requests will take besides what it has touched */
+    uint64_t kv_small_pages;  /* pages of KV at the floor type that are held */
     uint64_t room_bytes;      /* host memory that KV which was not touched yet may take; UINT64_MAX = any */
     uint64_t tokens_reasoning, calls; /* of tokens_generated; of functions. Summed up when each request ends */
     uint64_t grammars_compiled, grammars_found; /* for requests: made, or there already */

@@ -20,16 +20,23 @@ void pn_kv_set_window(struct pn_kv *kv, uint32_t window, uint32_t max_batch) {
 }
 
 int pn_kv_layout(struct pn_kv *kv, struct fo_arena *host, struct fo_err *e) {
-    uint64_t list, refs, touched;
-    if (kv->n_pages > UINT32_MAX)
-        return fo_fail(e, FO_ELIMIT, "%llu pages of KV are more than this build can count", (unsigned long long)kv->n_pages);
-    if (fo_arena_take(host, kv->n_pages * sizeof *kv->free_pages, _Alignof(uint32_t), &list, e) ||
-        fo_arena_take(host, kv->n_pages * sizeof *kv->refs, _Alignof(uint32_t), &refs, e) ||
-        fo_arena_take(host, kv->n_pages * sizeof *kv->touched, _Alignof(bool), &touched, e))
+    uint64_t list, refs, touched, partly, at, in_place, n = kv->n_pages, n_small = kv->n_small ? n : 0;
+    if (n > UINT32_MAX / (1 + (uint64_t)kv->n_small))
+        return fo_fail(e, FO_ELIMIT, "%llu pages of KV are more than this build can count", (unsigned long long)n);
+    if (kv->n_small > UINT8_MAX) return fo_fail(e, FO_ELIMIT, "%u small pages of KV in a page's place are more than this build can count", kv->n_small);
+    if (fo_arena_take(host, n * sizeof *kv->free_pages, _Alignof(uint32_t), &list, e) ||
+        fo_arena_take(host, pn_kv_numbers(kv) * sizeof *kv->refs, _Alignof(uint32_t), &refs, e) ||
+        fo_arena_take(host, n * sizeof *kv->touched, _Alignof(bool), &touched, e) ||
+        fo_arena_take(host, n_small * sizeof *kv->partly, _Alignof(uint32_t), &partly, e) ||
+        fo_arena_take(host, n_small * sizeof *kv->at, _Alignof(uint32_t), &at, e) ||
+        fo_arena_take(host, n_small * sizeof *kv->in_place, 1, &in_place, e))
         return e->code;
     kv->free_pages = fo_arena_ptr(host, list);
     kv->refs = fo_arena_ptr(host, refs);
     kv->touched = fo_arena_ptr(host, touched);
+    kv->partly = fo_arena_ptr(host, partly);
+    kv->at = fo_arena_ptr(host, at);
+    kv->in_place = fo_arena_ptr(host, in_place);
     return pn_states_layout(&kv->states, host, e);
 }
 
@@ -47,33 +54,120 @@ void pn_kv_clear(struct pn_kv *kv) {
     kv->n_free = (uint32_t)kv->n_pages;
     for (uint32_t i = 0; i < kv->n_free; i++) {
         kv->free_pages[i] = kv->n_free - 1 - i; /* page 0 is taken first */
-        kv->refs[i] = 0;
         kv->touched[i] = false;
+        if (kv->n_small) kv->in_place[i] = 0;
     }
+    memset(kv->refs, 0, pn_kv_numbers(kv) * sizeof *kv->refs);
     kv->n_touched = kv->n_free_touched = 0;
+    kv->n_partly = kv->n_small_held = kv->n_small_free = 0;
     pn_states_clear(&kv->states);
+}
+
+/* --- places ---------------------------------------------------------------------------------- */
+static void free_place(struct pn_kv *kv, uint32_t place) {
+    kv->free_pages[kv->n_free++] = place;
+    kv->n_free_touched += kv->touched[place];
+}
+
+static uint32_t take_place(struct pn_kv *kv) {
+    uint32_t place = kv->free_pages[--kv->n_free];
+    kv->n_free_touched -= kv->touched[place];
+    return place;
+}
+
+static void add_partly(struct pn_kv *kv, uint32_t place) {
+    kv->at[place] = kv->n_partly;
+    kv->partly[kv->n_partly++] = place;
+}
+
+static void drop_partly(struct pn_kv *kv, uint32_t place) {
+    uint32_t last = kv->partly[--kv->n_partly];
+    kv->partly[kv->at[place]] = last;
+    kv->at[last] = kv->at[place];
+}
+
+static uint32_t small_at(const struct pn_kv *kv, uint32_t place, uint32_t i) {
+    return (uint32_t)kv->n_pages + place * kv->n_small + i;
+}
+
+/* Room in a place that is partly held. */
+static uint32_t small_in(const struct pn_kv *kv, uint32_t place) {
+    uint32_t i = 0;
+    while (kv->refs[small_at(kv, place, i)] > 0) i++;
+    return small_at(kv, place, i);
+}
+
+/* One more small page in a place that is on `partly`. */
+static void fill(struct pn_kv *kv, uint32_t place, uint32_t page) {
+    kv->refs[page] = 1;
+    kv->n_small_held++;
+    kv->n_small_free--;
+    if (++kv->in_place[place] == kv->n_small) drop_partly(kv, place);
+}
+
+/* One less. */
+static void empty(struct pn_kv *kv, uint32_t place) {
+    if (kv->in_place[place]-- == kv->n_small) add_partly(kv, place);
+    kv->n_small_held--;
+    kv->n_small_free++;
+    if (kv->in_place[place] > 0) return;
+    drop_partly(kv, place);
+    kv->n_small_free -= kv->n_small;
+    free_place(kv, place);
+}
+
+uint64_t pn_kv_room(const struct pn_kv *kv, bool small) {
+    return small ? (uint64_t)kv->n_free * kv->n_small + kv->n_small_free : kv->n_free;
+}
+
+uint32_t pn_kv_take(struct pn_kv *kv, bool small) {
+    if (!small) {
+        uint32_t page = take_place(kv);
+        kv->refs[page] = 1;
+        return page;
+    }
+    if (kv->n_partly == 0) {
+        add_partly(kv, take_place(kv));
+        kv->n_small_free += kv->n_small;
+    }
+    uint32_t place = kv->partly[kv->n_partly - 1], page = small_in(kv, place);
+    fill(kv, place, page);
+    return page;
 }
 
 void pn_kv_put_page(struct pn_kv *kv, uint32_t page) {
     assert(kv->refs[page] > 0);
     if (--kv->refs[page] > 0) return;
-    kv->free_pages[kv->n_free++] = page;
-    kv->n_free_touched += kv->touched[page];
+    if (pn_kv_is_small(kv, page)) empty(kv, pn_kv_place(kv, page));
+    else free_place(kv, page);
 }
 
-uint32_t pn_kv_take_page(struct pn_kv *kv) {
-    uint32_t page = kv->free_pages[--kv->n_free];
-    kv->n_free_touched -= kv->touched[page];
-    kv->refs[page] = 1;
-    return page;
+uint32_t pn_kv_small_to(const struct pn_kv *kv, uint32_t page) {
+    return kv->n_partly > 0 ? small_in(kv, kv->partly[kv->n_partly - 1]) : small_at(kv, page, 0);
 }
 
+void pn_kv_made_small(struct pn_kv *kv, uint32_t page, uint32_t to) {
+    uint32_t place = pn_kv_place(kv, to);
+    assert(kv->refs[page] == 1 && kv->refs[to] == 0 && !pn_kv_is_small(kv, page));
+    kv->refs[page] = 0;
+    if (place == page) {
+        add_partly(kv, place);
+        kv->n_small_free += kv->n_small;
+    } else {
+        kv->n_touched += !kv->touched[place];
+        kv->touched[place] = true;
+        free_place(kv, page);
+    }
+    fill(kv, place, to);
+}
+
+/* --- sequences ------------------------------------------------------------------------------- */
 void pn_kv_seq_touch(struct pn_seq *s, uint32_t n) {
     struct pn_kv *kv = s->kv;
     for (uint32_t i = s->len / kv->page_tokens; i < pn_kv_pages(kv, s->len + n); i++) {
-        uint32_t page = s->pages[i];
-        kv->n_touched += !kv->touched[page];
-        kv->touched[page] = true;
+        uint32_t place = pn_kv_place(kv, s->pages[i]);
+        kv->n_touched += !kv->touched[place];
+        kv->touched[place] = true;
     }
 }
 

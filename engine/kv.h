@@ -2,6 +2,15 @@
  * for every layer (foundry/ops.h owns what lies where inside), so one number a page is all that sharing, evicting and counting need.
  * A model split over several dies has a pool on each, of as many pages; page n of a sequence is page n of all of them.
  *
+ * A page's number says what it is (foundry/ops.h): below n_pages a page of the model's KV type, which fills a place of the pool; from there on a
+ * small one, of the floor type, n_small of which lie in a place. A place holds a page, or small pages, or nothing:
+ *
+ *     free     nothing; on free_pages by the number of its page
+ *     partly   small pages and room for more; on `partly`. Such room is filled before another place is begun
+ *     full     a page, or n_small small ones
+ *
+ * While `floor` is set, what is taken is small. A sequence's pages may be of both kinds.
+ *
  * Sequences that begin with the same tokens may hold the same pages. refs[] counts who holds a page; whoever lets go last frees it. A page
  * that more than one holds is full and is never written to again: sharing is by whole pages of computed tokens, and a sequence that
  * is cut within such a page keeps nothing of it.
@@ -26,11 +35,17 @@ struct pn_kv {
     uint32_t max_seq_pages;  /* pages that ctx_cap tokens take */
     uint32_t window;         /* positions that any layer looks back, itself included; 0 = all. Pages that lie before it are given back */
     uint32_t held_pages;     /* most pages that one sequence holds at a time: max_seq_pages, or fewer under a window. Besides, as many as it shares */
-    uint32_t *free_pages;    /* [n_pages], a stack: the page given back last is taken first, so that few pages are ever touched */
+    uint32_t *free_pages;    /* [n_pages], a stack: the place given back last is taken first, so that few are ever touched */
     uint32_t n_free;
+    uint32_t n_small;        /* small pages in a place; 0 = there are none */
+    bool floor;              /* take small pages */
+    uint32_t *partly, n_partly; /* [n_pages] places */
+    uint32_t *at;            /* [n_pages] where a place is on `partly` */
+    uint8_t *in_place;       /* [n_pages] small pages in it */
+    uint32_t n_small_held, n_small_free; /* all small pages; room for more of them in places that are partly held */
     bool *touched;           /* [n_pages] written to, since the host has had it back: it takes memory there */
     uint32_t n_touched, n_free_touched; /* all, and of the free ones */
-    uint32_t *refs;          /* [n_pages] sequences that hold it, 0 = free */
+    uint32_t *refs;          /* [pn_kv_numbers] sequences that hold it, 0 = free */
     struct pn_states states; /* blocks of recurrent state; none in most families */
 };
 
@@ -66,8 +81,30 @@ int pn_kv_pool_layout(struct fo_kv_geom *g, uint64_t state_bytes, struct fo_aren
 /* Puts every page, and every block of state, on its free list. */
 void pn_kv_clear(struct pn_kv *kv);
 
-/* A free page, now held by one. There is one (n_free). */
-uint32_t pn_kv_take_page(struct pn_kv *kv);
+/* How many numbers pages have. */
+static inline uint64_t pn_kv_numbers(const struct pn_kv *kv) {
+    return kv->n_pages * (1 + (uint64_t)kv->n_small);
+}
+static inline bool pn_kv_is_small(const struct pn_kv *kv, uint32_t page) {
+    return page >= kv->n_pages;
+}
+/* The place that a page lies in. */
+static inline uint32_t pn_kv_place(const struct pn_kv *kv, uint32_t page) {
+    return page < kv->n_pages ? page : (uint32_t)((page - kv->n_pages) / kv->n_small);
+}
+/* Pages of a kind that could be taken now; small only where there are small ones. */
+uint64_t pn_kv_room(const struct pn_kv *kv, bool small);
+/* One of them, now held by one. There is room. */
+uint32_t pn_kv_take(struct pn_kv *kv, bool small);
+/* What is taken now. */
+static inline bool pn_kv_takes_small(const struct pn_kv *kv) {
+    return kv->floor && kv->n_small > 0;
+}
+
+/* A page that one sequence holds, and that is not small, as a small one: the number that it is to be written to (pn_kv_small_to), and, when that has
+ * happened, the change of its holder to it. */
+uint32_t pn_kv_small_to(const struct pn_kv *kv, uint32_t page);
+void pn_kv_made_small(struct pn_kv *kv, uint32_t page, uint32_t to);
 /* One holder of a page less. */
 void pn_kv_put_page(struct pn_kv *kv, uint32_t page);
 

@@ -154,6 +154,7 @@ static int choose_limits(struct pn_model *m, const struct pn_model_opts *o, stru
             .scale = (float)(1.0 / sqrt((double)m->h.head_dim)),
             .window = (int)window,
         };
+    m->kv.n_small = fo_kv_small(&m->part[0].kv); /* the same on all dies: it follows from types, heads and pages */
     return FO_OK;
 }
 

@@ -47,7 +47,7 @@ struct pn_prefix {
     uint64_t bytes, cap_bytes;  /* of idle texts */
     struct pn_index *index;
     uint64_t evicted[N_EVICTED]; /* chains, each at its remainder: a new one drives out an old one */
-    uint32_t idle_refs[];        /* [n_pages] how many idle texts hold a page */
+    uint32_t idle_refs[];        /* [pn_kv_numbers] how many idle texts hold a page */
 };
 
 /* --- small things ---------------------------------------------------------------------------- */
@@ -78,12 +78,12 @@ static uint64_t most_chains(const struct pn_kv *kv, uint32_t cap) {
 }
 
 uint64_t pn_prefix_bytes(const struct pn_kv *kv, uint32_t cap) {
-    return sizeof(struct pn_prefix) + kv->n_pages * sizeof(uint32_t) + cap_bytes(kv, cap) + pn_index_bytes(most_chains(kv, cap));
+    return sizeof(struct pn_prefix) + pn_kv_numbers(kv) * sizeof(uint32_t) + cap_bytes(kv, cap) + pn_index_bytes(most_chains(kv, cap));
 }
 
 int pn_prefix_new(struct pn_model *m, uint32_t cap, struct pn_prefix **ret, struct fo_err *e) {
     struct pn_kv *kv = pn_model_kv(m);
-    struct pn_prefix *p = calloc(1, sizeof *p + kv->n_pages * sizeof p->idle_refs[0]);
+    struct pn_prefix *p = calloc(1, sizeof *p + pn_kv_numbers(kv) * sizeof p->idle_refs[0]);
     if (!p) return fo_fail(e, FO_ENOMEM, "no memory for a cache of %llu pages", (unsigned long long)kv->n_pages);
     if (pn_index_new(most_chains(kv, cap), &p->index, e)) {
         free(p);
@@ -194,8 +194,8 @@ int pn_prefix_evict(struct pn_prefix *p) {
 
 int pn_prefix_evict_cold(struct pn_prefix *p, double before_ms) {
     struct text *with_state = NULL, *t = p->idle.first;
-    for (; t && (t->used_ms >= before_ms || t->seq->state.block != PN_NO_BLOCK); t = t->next)
-        if (!with_state && t->used_ms < before_ms) with_state = t;
+    for (; t && (t->hidden || t->used_ms >= before_ms || t->seq->state.block != PN_NO_BLOCK); t = t->next)
+        if (!with_state && !t->hidden && t->used_ms < before_ms) with_state = t;
     if (!t) t = with_state;
     if (!t) return 0;
     evict(p, t);
@@ -226,9 +226,55 @@ uint32_t pn_prefix_count(const struct pn_prefix *p) {
     return p->n_idle;
 }
 
+/* Whether nobody but idle texts holds a page. */
+static bool is_idle(const struct pn_prefix *p, uint64_t page) {
+    return p->idle_refs[page] > 0 && p->idle_refs[page] == p->kv->refs[page];
+}
+
+/* Of the small pages in a place, those that idle texts alone hold. */
+static uint32_t small_idle(const struct pn_prefix *p, uint64_t place) {
+    const struct pn_kv *kv = p->kv;
+    uint32_t n = 0;
+    for (uint32_t i = 0; kv->n_small && kv->in_place[place] && i < kv->n_small; i++) n += is_idle(p, kv->n_pages + place * kv->n_small + i);
+    return n;
+}
+
 uint64_t pn_prefix_pages(const struct pn_prefix *p) {
+    const struct pn_kv *kv = p->kv;
     uint64_t n = 0;
-    for (uint64_t i = 0; i < p->kv->n_pages; i++) n += p->idle_refs[i] > 0 && p->idle_refs[i] == p->kv->refs[i];
+    for (uint64_t i = 0; i < kv->n_pages; i++) n += is_idle(p, i) || (kv->n_small && kv->in_place[i] && small_idle(p, i) == kv->in_place[i]);
+    return n;
+}
+
+/* Pages, of those that are taken now, that there would be room for without any idle text. */
+static uint64_t most_room(const struct pn_prefix *p) {
+    const struct pn_kv *kv = p->kv;
+    if (!pn_kv_takes_small(kv)) return kv->n_free + pn_prefix_pages(p);
+    uint64_t n = pn_kv_room(kv, true);
+    for (uint64_t i = 0; i < kv->n_pages; i++) n += is_idle(p, i) ? kv->n_small : small_idle(p, i);
+    return n;
+}
+
+uint32_t pn_prefix_requantise(struct pn_prefix *p, double before_ms, uint32_t most, int (*write)(void *ctx, uint32_t from, uint32_t to), void *ctx) {
+    struct pn_kv *kv = p->kv;
+    uint32_t n = 0;
+    for (struct text *t = p->idle.first; kv->n_small && t && n < most; t = t->next) {
+        if (t->hidden || t->used_ms >= before_ms) continue;
+        for (uint32_t i = t->seq->first_page; i < t->seq->n_pages && n < most; i++) {
+            uint32_t from = t->seq->pages[i];
+            if (pn_kv_is_small(kv, from) || kv->refs[from] > 1) continue;
+            uint32_t to = pn_kv_small_to(kv, from);
+            if (write(ctx, from, to)) {
+                if (pn_kv_place(kv, to) == from) evict(p, t); /* it may be half written over */
+                return n;
+            }
+            pn_kv_made_small(kv, from, to);
+            p->idle_refs[from] = 0;
+            p->idle_refs[to] = 1;
+            t->seq->pages[i] = to;
+            n++;
+        }
+    }
     return n;
 }
 
@@ -350,7 +396,7 @@ int pn_prefix_reserve(struct pn_prefix *p, struct pn_seq *seq, uint32_t n, struc
     while (pn_seq_reserve(seq, n, e) != FO_OK) {
         if (e->code != FO_ENOMEM) return e->code;
         uint32_t pages = pn_kv_pages(kv, n);
-        bool in_vain = kv->window == 0 && pages > seq->n_pages && pages - seq->n_pages > kv->n_free + pn_prefix_pages(p);
+        bool in_vain = kv->window == 0 && pages > seq->n_pages && pages - seq->n_pages > most_room(p);
         if (in_vain || (!pn_prefix_evict(p) && !drop_marks(p))) return e->code;
     }
     return FO_OK;
@@ -514,52 +560,62 @@ void pn_prefix_let_go(struct pn_prefix *p, uint64_t id) {
     if (t && t->hidden) evict(p, t);
 }
 
-/* What is free, and what idle texts that are not hidden would free: pages, and blocks of state beyond those that others count on. */
-static int room(const struct pn_prefix *p, uint64_t *ret_pages, uint64_t *ret_blocks, struct fo_err *e) {
+/* What is free, and what idle texts that are not hidden would free: places of pages, and blocks of state beyond those that others count on. */
+static int room(const struct pn_prefix *p, uint64_t *ret_places, uint64_t *ret_blocks, struct fo_err *e) {
     const struct pn_kv *kv = p->kv;
     const struct pn_states *st = &kv->states;
-    uint32_t *pages = calloc(kv->n_pages + 1, sizeof *pages), *blocks = calloc(st->n_blocks + 1, sizeof *blocks);
-    uint64_t n_pages = kv->n_free, n_blocks = st->n_free;
-    if (!pages || !blocks) {
+    uint32_t *pages = calloc(pn_kv_numbers(kv) + 1, sizeof *pages), *gone = calloc(kv->n_pages + 1, sizeof *gone), *blocks = calloc(st->n_blocks + 1, sizeof *blocks);
+    uint64_t n_places = kv->n_free, n_blocks = st->n_free;
+    if (!pages || !gone || !blocks) {
         free(pages);
+        free(gone);
         free(blocks);
         return fo_fail(e, FO_ENOMEM, "no memory to count the pages of kept texts");
     }
     for (const struct text *t = p->idle.first; t; t = t->next) {
         const struct pn_seq *s = t->seq;
         if (t->hidden) continue;
-        for (uint32_t i = s->first_page; i < s->n_pages; i++) n_pages += ++pages[s->pages[i]] == kv->refs[s->pages[i]];
+        for (uint32_t i = s->first_page; i < s->n_pages; i++) {
+            uint32_t page = s->pages[i], place = pn_kv_place(kv, page);
+            if (++pages[page] == kv->refs[page]) n_places += ++gone[place] == (pn_kv_is_small(kv, page) ? kv->in_place[place] : 1);
+        }
         for (uint32_t i = 0; i < s->state.n_marks; i++) n_blocks += ++blocks[s->state.marks[i].block] == st->refs[s->state.marks[i].block];
         if (s->state.block != PN_NO_BLOCK) n_blocks += ++blocks[s->state.block] == st->refs[s->state.block];
     }
     free(pages);
+    free(gone);
     free(blocks);
-    *ret_pages = n_pages;
+    *ret_places = n_places;
     *ret_blocks = n_blocks > st->n_promised + st->n_float ? n_blocks - st->n_promised - st->n_float : 0;
     return FO_OK;
 }
 
-static bool has_room(const struct pn_kv *kv, uint32_t n_pages, uint32_t n_blocks) {
-    return kv->n_free >= n_pages && kv->states.n_free >= kv->states.n_promised + kv->states.n_float + n_blocks;
+/* Places that so many small pages begin, beside those that have room for some already. */
+static uint32_t small_places(const struct pn_kv *kv, uint32_t n_small, uint32_t room_for) {
+    return n_small > room_for ? (n_small - room_for + kv->n_small - 1) / kv->n_small : 0;
+}
+
+static bool has_room(const struct pn_kv *kv, uint32_t n_pages, uint32_t n_small, uint32_t n_blocks) {
+    return kv->n_free >= (uint64_t)n_pages - n_small + small_places(kv, n_small, kv->n_small_free) && kv->states.n_free >= kv->states.n_promised + kv->states.n_float + n_blocks;
 }
 
 int pn_prefix_room(struct pn_prefix *p, const char *tenant, const char *session, const struct pn_text_shape *x, uint64_t *ret, struct fo_err *e) {
     struct pn_kv *kv = p->kv;
     uint32_t n_pages = pn_kv_pages(kv, x->n) - x->first_page, blocks[PN_MAX_MARKS + 1];
-    uint64_t have_pages = 0, have_blocks = 0;
-    if (room(p, &have_pages, &have_blocks, e)) return e->code;
-    if (n_pages > have_pages)
-        return fo_fail_need(e, FO_ENOMEM, n_pages, have_pages, "kv: %u pages are needed, and %llu are free or held by kept texts", n_pages, (unsigned long long)have_pages);
+    uint64_t have_places = 0, have_blocks = 0;
+    if (room(p, &have_places, &have_blocks, e)) return e->code;
+    uint32_t places = n_pages - x->n_small + small_places(kv, x->n_small, 0);
+    if (places > have_places)
+        return fo_fail_need(e, FO_ENOMEM, places, have_places, "kv: %u pages are needed, and %llu are free or held by kept texts", places, (unsigned long long)have_places);
     if (x->n_blocks > have_blocks)
         return fo_fail_need(e, FO_ENOMEM, x->n_blocks, have_blocks, "state: %u blocks are needed, and %llu are free or held by kept texts", x->n_blocks, (unsigned long long)have_blocks);
-    if (x->n_small > 0) return fo_fail(e, FO_EUNSUPPORTED, "small pages of KV are not handed out here");
     struct text *t = hidden_new(p, tenant, session, x->n, e);
     if (!t) return e->code;
-    for (struct text *old; !has_room(kv, n_pages, x->n_blocks) && ((old = oldest(p, false, true)) || (old = oldest(p, false, false)));) evict(p, old);
+    for (struct text *old; !has_room(kv, n_pages, x->n_small, x->n_blocks) && ((old = oldest(p, false, true)) || (old = oldest(p, false, false)));) evict(p, old);
     memcpy(t->seq->tokens, x->tokens, x->n * sizeof *x->tokens);
     t->seq->first_page = x->first_page;
     t->seq->n_pages = t->seq->want_pages = x->first_page + n_pages;
-    for (uint32_t i = x->first_page; i < t->seq->n_pages; i++) t->seq->pages[i] = pn_kv_take_page(kv);
+    for (uint32_t i = x->first_page; i < t->seq->n_pages; i++) t->seq->pages[i] = pn_kv_take(kv, x->n_small > 0 && x->kinds[i - x->first_page] == 1);
     t->seq->len = x->first_page * kv->page_tokens;
     pn_kv_seq_touch(t->seq, x->n - t->seq->len);
     t->seq->len = x->n;
@@ -605,9 +661,29 @@ static void count_seq(struct count *c, const struct pn_seq *s) {
     c->good &= st->n_blocks == 0 || s->len == 0 || s->state.block != PN_NO_BLOCK;
 }
 
+/* Places: what is in each, those that are partly held, and how many are free. */
+static bool check_places(const struct pn_kv *kv, const uint32_t *pages, uint64_t *ret_free) {
+    uint64_t n_free = 0, n_partly = 0, held = 0, room = 0;
+    bool good = true;
+    for (uint64_t i = 0; i < kv->n_pages; i++) {
+        uint32_t n = 0;
+        for (uint32_t k = 0; k < kv->n_small; k++) n += pages[kv->n_pages + i * kv->n_small + k] > 0;
+        good &= (kv->n_small ? kv->in_place[i] == n : n == 0) && (n == 0 || pages[i] == 0); /* a page, or small ones */
+        n_free += n == 0 && pages[i] == 0;
+        held += n;
+        if (n == 0 || n == kv->n_small) continue;
+        n_partly++;
+        room += kv->n_small - n;
+        good &= kv->at[i] < kv->n_partly && kv->partly[kv->at[i]] == i;
+    }
+    *ret_free = n_free;
+    return good && n_partly == kv->n_partly && held == kv->n_small_held && room == kv->n_small_free;
+}
+
 bool pn_prefix_check(const struct pn_prefix *p, struct pn_seq *const *others, uint32_t n_others) {
     const struct pn_kv *kv = p->kv;
-    struct count c = { calloc(kv->n_pages, sizeof *c.pages), calloc(kv->states.n_blocks + 1, sizeof *c.blocks), 0, true };
+    const uint64_t numbers = pn_kv_numbers(kv);
+    struct count c = { calloc(numbers, sizeof *c.pages), calloc(kv->states.n_blocks + 1, sizeof *c.blocks), 0, true };
     c.good = c.pages && c.blocks;
     if (!c.good) goto out;
     uint64_t bytes = 0;
@@ -616,15 +692,16 @@ bool pn_prefix_check(const struct pn_prefix *p, struct pn_seq *const *others, ui
         count_seq(&c, t->seq);
         bytes += t->bytes;
     }
-    for (uint64_t i = 0; i < kv->n_pages; i++) c.good &= p->idle_refs[i] == c.pages[i];
+    for (uint64_t i = 0; i < numbers; i++) c.good &= p->idle_refs[i] == c.pages[i];
     for (const struct text *t = p->running.first; t; t = t->next) count_seq(&c, t->seq);
     for (uint32_t i = 0; i < n_others; i++) count_seq(&c, others[i]);
     uint64_t n_free = 0, n_free_blocks = 0;
-    for (uint64_t i = 0; i < kv->n_pages; i++) n_free += c.pages[i] == 0, c.good &= kv->refs[i] == c.pages[i];
+    for (uint64_t i = 0; i < numbers; i++) c.good &= kv->refs[i] == c.pages[i];
+    c.good &= check_places(kv, c.pages, &n_free);
     for (uint32_t i = 0; i < kv->n_free; i++) c.good &= c.pages[kv->free_pages[i]]++ == 0;
     for (uint32_t i = 0; i < kv->states.n_blocks; i++) n_free_blocks += c.blocks[i] == 0, c.good &= kv->states.refs[i] == c.blocks[i];
     uint64_t touched = 0, free_touched = 0;
-    for (uint64_t i = 0; i < kv->n_pages; i++) touched += kv->touched[i], free_touched += kv->touched[i] && kv->refs[i] == 0;
+    for (uint64_t i = 0; i < kv->n_pages; i++) touched += kv->touched[i], free_touched += kv->touched[i] && kv->refs[i] == 0 && !(kv->n_small && kv->in_place[i]);
     c.good &= touched == kv->n_touched && free_touched == kv->n_free_touched;
     c.good &= n_free == kv->n_free && n_free_blocks == kv->states.n_free && c.promised == kv->states.n_promised;
     c.good &= kv->states.n_free >= kv->states.n_promised + kv->states.n_float;

@@ -87,7 +87,11 @@ bool pn_prefix_show(struct pn_prefix *p, uint64_t id);
 void pn_prefix_let_go(struct pn_prefix *p, uint64_t id); /* a hidden text; nothing to do when it had to give way */
 
 uint32_t pn_prefix_count(const struct pn_prefix *p); /* idle sequences */
-/* Pages that giving up all idle sequences would free: each once, however many hold it. */
+/* Turns up to `most` pages of idle sequences that were not used since before_ms and that no other holds into small ones (kv.h), of the least recently used
+ * first: `write` writes page `from` again as page `to`; other than 0 ends it, and the text with it where it was written over itself. Returns how many were. */
+uint32_t pn_prefix_requantise(struct pn_prefix *p, double before_ms, uint32_t most, int (*write)(void *ctx, uint32_t from, uint32_t to), void *ctx);
+
+/* Places for pages that giving up all idle sequences would free: each once, however many hold what is in it. */
 uint64_t pn_prefix_pages(const struct pn_prefix *p);
 /* Whether all counts are those of the sequences here and of others[0..n_others), which were not begun here: for tests. */
 bool pn_prefix_check(const struct pn_prefix *p, struct pn_seq *const *others, uint32_t n_others);

@@ -266,6 +266,7 @@ void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret) {
         .effective = s->ladder.now,
         .promised_bytes = s->kv_promised,
         .room_bytes = s->room_bytes,
+        .kv_small_pages = s->kv_small,
         .retry_after_s = retry_after(s),
     };
     memcpy(ret->cache_misses, s->misses, sizeof ret->cache_misses);
@@ -282,7 +283,8 @@ uint32_t pn_sched_slots(struct pn_sched *s, struct pn_slot_status *ret, uint32_t
 
 uint64_t pn_sched_kv_available(struct pn_sched *s) {
     pthread_mutex_lock(&s->lock);
-    uint64_t n = s->kv_available;
+    uint64_t n = s->kv_available, room = s->room_bytes > s->kv_promised ? s->room_bytes - s->kv_promised : 0;
+    if (s->room_bytes != UINT64_MAX && n > s->kv_resident && n - s->kv_resident > room) n = s->kv_resident + room;
     pthread_mutex_unlock(&s->lock);
     return n;
 }

@@ -104,5 +104,5 @@ void pn_sched_cancel_all(struct pn_sched *s, const char *reason);
 void pn_sched_status(struct pn_sched *s, struct pn_served_status *ret);
 /* As pn_served_slots. */
 uint32_t pn_sched_slots(struct pn_sched *s, struct pn_slot_status *ret, uint32_t cap);
-/* Bytes of the KV pool that running requests do not hold. */
+/* Bytes of the KV pool that running requests do not hold, as far as the host has memory for them. */
 uint64_t pn_sched_kv_available(struct pn_sched *s);

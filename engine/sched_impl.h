@@ -74,6 +74,8 @@ struct pn_sched {
     uint64_t touched_before;   /* places of KV that had been, when `room_bytes` was read */
     double busy_ms;            /* when something ran last (pn_now_ms) */
     bool cache_dropped;        /* since then */
+    bool cannot_requantise;    /* a die of the model's */
+    double requantise_ms;      /* when cold texts are looked through again */
     double chunk_tps; /* of prompts, for choosing the next chunk: falls at once, rises slowly; 0 = nothing measured yet */
 
     pthread_mutex_t lock; /* guards the rest */
@@ -102,7 +104,8 @@ struct pn_sched {
     uint64_t misses[PN_N_CACHE_MISSES];
     double queue_s, prefill_s, decode_s;
     struct pn_slot_status *shown; /* [n_slots] the slots as pages see them */
-    uint64_t kv_used, kv_available, kv_promised;
+    uint64_t kv_used, kv_available, kv_promised, kv_small;
+    uint64_t kv_resident; /* of what is available, what needs no more memory of the host */
     double prefill_tps, decode_tps, mean_answer;
 };
 

@@ -3,12 +3,13 @@
  * Cold is what nobody used for COLD_MS: a conversation between two turns of somebody who reads and writes. At PN_CRITICAL everything that is kept is. */
 #include "engine/sched_impl.h"
 
+#include "engine/kv.h"
 #include "engine/mem/relief.h"
 #include "engine/model.h"
 #include "engine/prefix.h"
 #include "engine/wake.h"
 
-enum { COLD_MS = 5000, UNUSED_MS = 10000, TEXTS_AT_ONCE = 2 };
+enum { COLD_MS = 5000, UNUSED_MS = 10000, LOOK_MS = 250, TEXTS_AT_ONCE = 2, PAGES_AT_ONCE = 4, PLACES_AT_ONCE = 64 };
 
 struct pn_effective pn_sched_declared(const struct pn_sched *s, const struct pn_sched_limits *l) {
     return (struct pn_effective){ .max_concurrent = pn_least(l->max_concurrent, s->n_slots), .prefill_chunk = s->info->max_batch };
@@ -21,9 +22,25 @@ static bool evict_cold(struct pn_sched *s, double before_ms) {
     return n > 0;
 }
 
+static int write_small(void *ctx, uint32_t from, uint32_t to) {
+    struct pn_sched *s = ctx;
+    struct fo_err e;
+    int rc = pn_model_requantise(s->m, from, to, &e);
+    s->cannot_requantise |= rc == FO_EUNSUPPORTED;
+    return rc;
+}
+
+/* Some pages of cold texts; when there were none, not before a while. */
+static bool requantise_cold(struct pn_sched *s, double before_ms, double now_ms) {
+    if (s->cannot_requantise || now_ms < s->requantise_ms) return false;
+    bool more = pn_prefix_requantise(s->idle, before_ms, PAGES_AT_ONCE, write_small, s) > 0;
+    if (!more) s->requantise_ms = now_ms + LOOK_MS;
+    return more;
+}
+
 bool pn_sched_relieve(struct pn_sched *s) {
     double now = pn_now_ms();
-    bool more = false;
+    bool more = false, changed = false;
     pthread_mutex_lock(&s->lock);
     struct pn_effective f = s->ladder.now;
     bool critical = s->level == PN_CRITICAL, waits = s->queue.n > 0;
@@ -34,8 +51,12 @@ bool pn_sched_relieve(struct pn_sched *s) {
         s->busy_ms = now;
         s->cache_dropped = false;
     }
-    if (f.evict && evict_cold(s, now - (critical ? 0 : COLD_MS))) {
-        more = true;
+    double cold = now - (critical ? 0 : COLD_MS);
+    pn_model_kv(s->m)->floor = f.kv_floor;
+    if (f.requantise && requantise_cold(s, cold, now)) more = changed = true;
+    if (f.evict && evict_cold(s, cold)) more = changed = true;
+    if (f.requantise && pn_model_discard(s->m, PLACES_AT_ONCE) > 0) more = changed = true;
+    if (changed) {
         pthread_mutex_lock(&s->lock);
         pn_sched_publish_kv(s);
         pthread_mutex_unlock(&s->lock);

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/kv.h"
 #include "engine/mem/relief.h"
 #include "engine/model.h"
 #include "engine/prefix.h"
@@ -27,7 +28,11 @@ static void part_with(struct pn_sched *s, struct pn_seq *seq, const struct pn_re
 void pn_sched_publish_kv(struct pn_sched *s) {
     uint64_t page = s->info->page_tokens * s->info->kv_bytes_per_token, free_pages = pn_model_free_pages(s->m);
     s->kv_used = (s->info->n_pages - free_pages) * page;
-    s->kv_available = (free_pages + pn_prefix_pages(s->idle)) * page;
+    const struct pn_kv *kv = pn_model_kv(s->m);
+    uint64_t idle = pn_prefix_pages(s->idle);
+    s->kv_available = (free_pages + idle) * page;
+    s->kv_resident = (kv->n_free_touched + idle) * page;
+    s->kv_small = kv->n_small_held;
     pn_sched_publish_promised(s);
 }
 

@@ -65,12 +65,14 @@ int pn_seq_reserve(struct pn_seq *s, uint32_t n, struct fo_err *e) {
     for (uint32_t i = s->first_page; kv->window && i < s->n_pages; i++) most += kv->refs[s->pages[i]] > 1;
     if (need > most) need = most;
     if (need < s->n_pages) need = s->n_pages;
-    if (need - s->n_pages > kv->n_free)
-        return fo_fail_need(e, FO_ENOMEM, need - s->n_pages, kv->n_free, "kv: %u more pages are needed and %u are free", need - s->n_pages,
-                            kv->n_free);
+    bool small = pn_kv_takes_small(kv);
+    uint64_t free_pages = pn_kv_room(kv, small);
+    if (need - s->n_pages > free_pages)
+        return fo_fail_need(e, FO_ENOMEM, need - s->n_pages, free_pages, "kv: %u more pages are needed and %llu are free", need - s->n_pages,
+                            (unsigned long long)free_pages);
     if (pn_state_reserve(s, e)) return e->code;
     while (s->n_pages < need) {
-        s->pages[s->n_pages++] = pn_kv_take_page(kv);
+        s->pages[s->n_pages++] = pn_kv_take(kv, small);
     }
     if (want > s->want_pages) s->want_pages = want;
     return FO_OK;

@@ -7,12 +7,14 @@
 #include <stdint.h>
 #include <cmocka.h>
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "engine/kv.h"
+#include "engine/mem/relief.h"
 #include "engine/model.h"
 #include "engine/prefix.h"
 #include "foundry/base/err.h"
@@ -54,6 +56,8 @@ struct world {
     struct slot slot[SLOTS];
     struct text tree[TREE];
     uint32_t n_tree;
+    enum { FREE, SQUEEZED, SAME_BITS } memory; /* rungs come and go at random; and the answers' bits are the same even so */
+    uint64_t made_small, discarded;
     uint64_t cached, prompts, waits, cancelled, shared_at_once, misses[PN_CACHE_STATE + 1];
 };
 
@@ -195,9 +199,9 @@ static void end(struct world *w, struct slot *s, bool keep) {
 }
 
 /* One more token of the answer, from the same numbers, bit for bit. */
-static void chosen(struct slot *s, const float *logits, uint32_t n_vocab) {
+static void chosen(const struct world *w, struct slot *s, const float *logits, uint32_t n_vocab) {
     int32_t id = best(logits, n_vocab);
-    if (memcmp(logits, s->logits[s->done], n_vocab * sizeof *logits) != 0) fail_msg("token %u of an answer is %d by other logits; without a cache it was %d", s->done, id, s->answer[s->done]);
+    if (w->memory != SQUEEZED && memcmp(logits, s->logits[s->done], n_vocab * sizeof *logits) != 0) fail_msg("token %u of an answer is %d by other logits; without a cache it was %d", s->done, id, s->answer[s->done]);
     s->text.tokens[s->text.n++] = id;
     s->done++;
 }
@@ -238,11 +242,28 @@ static void step(struct world *w) {
         struct slot *s = of[i];
         if (items[i].want == PN_WANT_NONE) continue;
         uint32_t rows = items[i].want == PN_WANT_ALL ? items[i].n : 1, first = pn_seq_len(s->seq) - (rows - 1), k = 0;
-        do chosen(s, logits + k++ * n_vocab, n_vocab);
+        do chosen(w, s, logits + k++ * n_vocab, n_vocab);
         while (k < rows && items[i].tokens[k] == s->answer[s->done - 1]);
         if (k < rows) pn_seq_take_back(s->seq, first + k - 1);
         logits += rows * n_vocab;
     }
+    check(w);
+}
+
+static int write_small(void *ctx, uint32_t from, uint32_t to) {
+    struct world *w = ctx;
+    struct fo_err e;
+    if (pn_model_requantise(w->m, from, to, &e)) fail_msg("%s", e.msg);
+    return 0;
+}
+
+/* What the scheduler does between steps while memory is short, whenever it comes. */
+static void squeeze(struct world *w) {
+    if (below(w, 10) == 0) pn_model_kv(w->m)->floor ^= true;
+    if (below(w, 3) == 0) w->made_small += pn_prefix_requantise(w->cache, INFINITY, 1 + below(w, 4), write_small, w);
+    check(w);
+    if (below(w, 5) == 0) w->discarded += pn_model_discard(w->m, 1 + below(w, 3));
+    if (below(w, 50) == 0) pn_prefix_evict_cold(w->cache, INFINITY);
     check(w);
 }
 
@@ -262,6 +283,7 @@ static void run(struct world *w, uint32_t conversations) {
             pn_prefix_forget(w->cache, tenants[below(w, TENANTS)], sessions[below(w, 3)]);
             check(w);
         }
+        if (w->memory != FREE) squeeze(w);
         step(w);
         running = 0;
         for (int i = 0; i < SLOTS; i++) {
@@ -272,12 +294,13 @@ static void run(struct world *w, uint32_t conversations) {
 }
 
 /* Returns how many prompts were found by fewer tokens for the window's, or the state's, sake. */
-static uint64_t talk(const char *path, enum fo_dtype kv, uint32_t sessions_kept, uint32_t conversations, uint64_t seed) {
+static uint64_t talk_squeezed(const char *path, enum fo_dtype kv, enum fo_dtype floor, int memory, uint32_t sessions_kept, uint32_t conversations, uint64_t seed) {
     static struct world w;
     struct fo_err e;
     memset(&w, 0, sizeof w);
+    w.memory = memory;
     fo_rng_seed(&w.rng, seed);
-    struct pn_model_opts o = { .dev = dev, .k_type = kv, .v_type = kv, .max_sessions = sessions_kept, .max_concurrent = SLOTS, .max_batch = 24, .all_logits = true }, plain = o;
+    struct pn_model_opts o = { .dev = dev, .k_type = kv, .v_type = kv, .has_floor = true, .k_floor = floor, .v_floor = floor, .max_sessions = sessions_kept, .max_concurrent = SLOTS, .max_batch = 24, .all_logits = true }, plain = o;
     plain.max_batch = CTX;
     plain.max_sessions = plain.max_concurrent = 1;
     if (pn_model_open(path, &o, &w.m, &e) || pn_model_open(path, &plain, &w.plain, &e) || pn_prefix_new(w.m, sessions_kept, &w.cache, &e)) fail_msg("%s", e.msg);
@@ -292,6 +315,11 @@ static uint64_t talk(const char *path, enum fo_dtype kv, uint32_t sessions_kept,
     assert_true(pn_model_kv(w.m)->window > 0 || w.shared_at_once > 0);
     assert_true(w.misses[PN_CACHE_WINDOW] == 0 || pn_model_kv(w.m)->window > 0);
     assert_true(w.misses[PN_CACHE_STATE] == 0 || pn_model_kv(w.m)->states.n_blocks > 0);
+    if (memory != FREE) {
+        bool small = pn_model_kv(w.m)->n_small > 0;
+        print_message("        %llu pages were made small (%u in a place), %llu places given back\n", (unsigned long long)w.made_small, pn_model_kv(w.m)->n_small, (unsigned long long)w.discarded);
+        assert_true(small == (w.made_small > 0) && w.discarded > 0);
+    }
     while (pn_prefix_evict(w.cache)) {}
     check(&w); /* the index is empty too */
     pn_prefix_free(w.cache);
@@ -299,6 +327,10 @@ static uint64_t talk(const char *path, enum fo_dtype kv, uint32_t sessions_kept,
     pn_model_free(w.m);
     pn_model_free(w.plain);
     return w.misses[PN_CACHE_WINDOW] + w.misses[PN_CACHE_STATE];
+}
+
+static uint64_t talk(const char *path, enum fo_dtype kv, uint32_t sessions_kept, uint32_t conversations, uint64_t seed) {
+    return talk_squeezed(path, kv, kv, FREE, sessions_kept, conversations, seed);
 }
 
 static const struct odd tiny = { .type = FO_F32, .n_layer = 2, .n_embd = 64, .n_ff = 64, .n_head = 2, .n_head_kv = 1, .n_vocab = VOCAB, .n_ctx = CTX };
@@ -347,12 +379,37 @@ static void with_recurrent_state(void **state) {
     unlink(odd_path(0));
 }
 
+/* Whatever the rungs do to a text's pages, and whenever: nothing is lost, and what does not look at KV says the same. */
+static void while_pages_are_made_small(void **state) {
+    (void)state;
+    struct fo_err e;
+    struct test_script t = test_script_default();
+    t.text = "Jackdaws love my big sphinx of quartz, says the one who reads it aloud.";
+    t.n_ctx = CTX;
+    t.kv_bytes_per_token = 4 * 2 * 32 * 2; /* a head of 32 dimensions in each of 4 layers */
+    if (test_script_write(&t, odd_path(0), &e)) fail_msg("%s", e.msg);
+    talk_squeezed(odd_path(0), FO_F16, FO_Q4_0, SAME_BITS, SLOTS, 400, 40);
+    talk_squeezed(odd_path(0), FO_F16, FO_Q8_0, SAME_BITS, SLOTS, 200, 41); /* one in a place */
+    t.state_bytes = 48;
+    if (test_script_write(&t, odd_path(0), &e)) fail_msg("%s", e.msg);
+    talk_squeezed(odd_path(0), FO_F32, FO_Q8_0, SAME_BITS, SLOTS, 300, 42);
+    odd_write(odd_path(0), &tiny);
+    talk_squeezed(odd_path(0), FO_F16, FO_Q4_0, SQUEEZED, SLOTS, 300, 43);
+    talk_squeezed(odd_path(0), FO_F16, FO_F16, SAME_BITS, SLOTS, 200, 44); /* there is nothing smaller: no rung touches an answer */
+    struct odd windowed = tiny;
+    windowed.window = PAGE / 2 + 5;
+    odd_write(odd_path(0), &windowed);
+    talk_squeezed(odd_path(0), FO_F16, FO_Q4_0, SQUEEZED, 2 * SLOTS, 300, 45);
+    unlink(odd_path(0));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_thousand_conversations_say_what_they_would_without_a_cache),
         cmocka_unit_test(whatever_the_type_of_the_kv),
         cmocka_unit_test(under_a_sliding_window),
         cmocka_unit_test(with_recurrent_state),
+        cmocka_unit_test(while_pages_are_made_small),
     };
     struct fo_err e = { 0 };
     if (fo_device_open("cpu", "", &(struct fo_device_opts){ .n_threads = 1 }, &dev, &e)) return 1;

@@ -21,7 +21,8 @@ struct pool {
     void *host;
 };
 
-static void pool_init(struct pool *p) {
+/* With n_small small pages in a place; 0 = none. */
+static void pool_init_small(struct pool *p, uint32_t n_small) {
     struct fo_err e;
     struct fo_arena host, device;
     unsigned char *states;
@@ -30,6 +31,7 @@ static void pool_init(struct pool *p) {
         .max_seq_pages = 6,
         .page_tokens = PAGE,
         .n_pages = PAGES,
+        .n_small = n_small,
     };
     pn_kv_set_window(&p->kv, 0, PAGE);
     struct fo_kv_geom geom = { .k_type = FO_F16, .v_type = FO_F16, .n_layer = 2, .n_head_kv = 1, .n_head = 1, .head_dim = 32, .page_tokens = PAGE, .n_pages = PAGES };
@@ -53,6 +55,10 @@ static void pool_init(struct pool *p) {
     assert_ptr_equal(geom.pool, block);
     assert_ptr_equal(states, block + PAGES * fo_kv_page_bytes(&geom));
     pn_kv_clear(&p->kv);
+}
+
+static void pool_init(struct pool *p) {
+    pool_init_small(p, 0);
 }
 
 static struct pn_seq *seq(struct pool *p) {
@@ -186,6 +192,75 @@ static void no_page_is_ever_held_twice_or_lost(void **state) {
     for (int i = 0; i < 4; i++) pn_seq_free(s[i]);
     assert_int_equal(p.kv.n_free, PAGES);
     free(p.host);
+}
+
+/* Who holds which page, and that places hold a page, or small ones, or nothing. */
+static void check_places(const struct pn_kv *kv, struct pn_seq *const *s, int n) {
+    uint32_t held[PAGES * 9] = { 0 }, n_free = 0, partly = 0, room = 0, small = 0;
+    for (int i = 0; i < n; i++)
+        for (uint32_t j = 0; j < s[i]->n_pages; j++) held[s[i]->pages[j]]++;
+    for (uint32_t i = 0; i < pn_kv_numbers(kv); i++) assert_int_equal(held[i], kv->refs[i]);
+    for (uint32_t place = 0; place < PAGES; place++) {
+        uint32_t k = 0;
+        for (uint32_t i = 0; i < kv->n_small; i++) k += held[PAGES + place * kv->n_small + i] > 0;
+        assert_true(k == 0 || held[place] == 0);
+        n_free += k == 0 && held[place] == 0;
+        small += k;
+        partly += k > 0 && k < kv->n_small;
+        room += k > 0 ? kv->n_small - k : 0;
+    }
+    assert_int_equal(kv->n_free, n_free);
+    assert_int_equal(kv->n_partly, partly);
+    assert_int_equal(kv->n_small_held, small);
+    assert_int_equal(kv->n_small_free, room);
+    for (uint32_t i = 0; i < kv->n_partly; i++) assert_int_equal(kv->at[kv->partly[i]], i);
+}
+
+/* Pages of both kinds come, go and are made small at random. */
+static void small_pages_share_places_and_none_is_lost(void **state) {
+    (void)state;
+    static const uint32_t per_place[] = { 1, 2, 3, 7 };
+    for (size_t v = 0; v < sizeof per_place / sizeof *per_place; v++) {
+        struct pool p;
+        struct fo_err e;
+        struct fo_rng rng;
+        struct pn_seq *s[4];
+        uint64_t made = 0, refused = 0;
+        pool_init_small(&p, per_place[v]);
+        fo_rng_seed(&rng, 70 + v);
+        for (int i = 0; i < 4; i++) s[i] = seq(&p);
+        for (int step = 0; step < 20000; step++) {
+            struct pn_seq *q = s[fo_rng_u64(&rng) % 4];
+            uint32_t n = (uint32_t)(fo_rng_u64(&rng) % (CAP + 1)), at = (uint32_t)(fo_rng_u64(&rng) % 6);
+            if (fo_rng_u64(&rng) % 16 == 0) p.kv.floor = !p.kv.floor;
+            if (at < q->n_pages && !pn_kv_is_small(&p.kv, q->pages[at])) {
+                uint32_t to = pn_kv_small_to(&p.kv, q->pages[at]);
+                pn_kv_made_small(&p.kv, q->pages[at], to);
+                q->pages[at] = to;
+                made++;
+            }
+            uint64_t room = pn_kv_room(&p.kv, pn_kv_takes_small(&p.kv));
+            uint32_t more = pn_kv_pages(&p.kv, n) > q->n_pages ? pn_kv_pages(&p.kv, n) - q->n_pages : 0;
+            if (n <= q->len) {
+                pn_seq_truncate(q, n);
+            } else if (pn_seq_reserve(q, n, &e) == FO_OK) {
+                assert_true(more <= room);
+                pn_kv_seq_touch(q, n - q->len);
+                q->len = n;
+            } else {
+                assert_int_equal(e.code, FO_ENOMEM);
+                assert_true(more > room && e.need == more && e.have == room);
+                refused++;
+            }
+            check_places(&p.kv, s, 4);
+        }
+        assert_true(made > 100 && (refused > 0 || per_place[v] > 2));
+        for (int i = 0; i < 4; i++) pn_seq_free(s[i]);
+        assert_int_equal(p.kv.n_free, PAGES);
+        assert_int_equal(p.kv.n_small_held, 0);
+        assert_int_equal(p.kv.n_free_touched, p.kv.n_touched);
+        free(p.host);
+    }
 }
 
 /* What a sequence under a window must be able to see, and no page more than it may hold; pages are lost or doubled nowhere. */
@@ -333,6 +408,10 @@ static void refuses_more_pages_than_can_be_counted(void **state) {
         p.kv.n_pages = i ? UINT64_MAX : (uint64_t)UINT32_MAX + 1;
         assert_int_equal(pn_kv_layout(&p.kv, &a, &e), FO_ELIMIT);
     }
+    fo_arena_init_measure(&a);
+    p.kv.n_pages = UINT32_MAX / 2; /* small ones have numbers too */
+    p.kv.n_small = 2;
+    assert_int_equal(pn_kv_layout(&p.kv, &a, &e), FO_ELIMIT);
     struct fo_kv_geom geom = { .k_type = FO_F16, .v_type = FO_F16, .n_layer = 2, .n_head_kv = 1, .n_head = 1, .head_dim = 32, .page_tokens = PAGE, .n_pages = UINT64_MAX };
     assert_int_equal(pn_kv_pool_layout(&geom, 0, &a, NULL, &states, &e), FO_ELIMIT);
     geom.n_pages = 1;
@@ -362,6 +441,7 @@ int main(void) {
         cmocka_unit_test(refuses_a_prompt_past_the_cap),
         cmocka_unit_test(an_empty_pool_refuses_with_pages_and_takes_none),
         cmocka_unit_test(no_page_is_ever_held_twice_or_lost),
+        cmocka_unit_test(small_pages_share_places_and_none_is_lost),
         cmocka_unit_test(pages_behind_the_window_serve_again),
         cmocka_unit_test(no_page_is_lost_under_a_window),
         cmocka_unit_test(a_sequence_that_shares_pages_goes_on_when_they_are_out_of_sight),
