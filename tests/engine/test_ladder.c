@@ -3,10 +3,14 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
 
 #include "engine/mem/ladder.h"
+#include "foundry/base/err.h"
+#include "foundry/base/file.h"
 #include "foundry/base/rng.h"
 
 /* What was heard of rungs: they are numbered by the table. */
@@ -59,6 +63,22 @@ static void levels_lower_what_they_say(void **state) {
     assert_int_equal(l.now.max_concurrent, 2);
     pn_ladder_set(&l, PN_NORMAL);
     assert_memory_equal(&l.now, &d, sizeof d);
+}
+
+/* The page for people has every rung, in order. */
+static void the_page_has_the_rungs_in_order(void **state) {
+    (void)state;
+    struct fo_err e;
+    char *page, name[64];
+    size_t len;
+    if (fo_file_read("docs/memory.md", 1 << 20, &page, &len, &e)) fail_msg("%s", e.msg);
+    const char *at = page;
+    for (size_t i = 0; i < pn_rung_count(); i++) {
+        snprintf(name, sizeof name, "\n| `%s` | %s |", pn_rung_at(i)->name, pn_level_name(pn_rung_at(i)->level));
+        at = strstr(at, name);
+        if (!at) fail_msg("docs/memory.md lacks %s in its place", name + 1);
+    }
+    free(page);
 }
 
 /* Small limits stay what can still answer somebody, and a clamp never raises one. */
@@ -137,6 +157,7 @@ static void a_hundred_thousand_readings_leave_no_trace(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_table_is_in_the_order_of_harm),
+        cmocka_unit_test(the_page_has_the_rungs_in_order),
         cmocka_unit_test(levels_lower_what_they_say),
         cmocka_unit_test(nothing_falls_below_one),
         cmocka_unit_test(declared_limits_change_under_the_rungs),
