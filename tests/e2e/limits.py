@@ -6,6 +6,8 @@ import random
 import re
 import time
 
+from conftest import manifest
+
 V2, V1 = pathlib.Path("/sys/fs/cgroup"), pathlib.Path("/sys/fs/cgroup/memory")
 
 
@@ -84,3 +86,22 @@ def crowd(d, model, n, prompt_tokens, max_tokens, timeout=600):
     with concurrent.futures.ThreadPoolExecutor(n) as pool:
         answers = list(pool.map(one, range(n)))
     return answers, time.monotonic() - start
+
+
+def ask_at(start, limit, path, sessions, prompt, answer, lines=""):
+    """`sessions` requests at once to a daemon under a limit: how they ended, how fast, and what the kernel says of it. start(manifest, launch=...) is a
+    Daemon, which is stopped here."""
+    forget_cache(path)
+    with Group(limit) as g:
+        text = manifest(("m", path, f"ctx_cap: {prompt + answer + 24}\nmax_sessions: {sessions}\nmax_concurrent: {sessions}\nqueue: {{ depth: {sessions}, timeout: 600s }}\n{lines}"),
+                        top="host: { ram_reserve: 16MiB }")
+        d = start(text, launch=g.launch)
+        try:
+            answers, seconds = crowd(d, "m", sessions, prompt, answer)
+            status = next(m for m in d.get("/admin/models").json["models"] if m["name"] == "m")
+            tokens = sum(a.json["usage"]["total_tokens"] for a in answers if a.status == 200)
+            return {"limit": limit, "good": sum(a.status == 200 for a in answers), "said": [a.error for a in answers if a.status != 200], "tps": tokens / seconds,
+                    "seconds": seconds, "peak": g.peak(), "status": status, "log": d.log}
+        finally:
+            d.stop()
+            assert g.oom_kills() == 0, d.log[-3000:]
