@@ -30,21 +30,9 @@ enum {
 
 /* --- small things --- */
 
-/* Whether the query has `key`, and its value; "" for a bare key. */
-static bool query_get(const struct pd_call *c, const char *key, char *value, size_t size) {
-    size_t n = strlen(key);
-    for (const char *p = c->head->query; *p; p += strcspn(p, "&"), p += *p == '&') {
-        if (strncmp(p, key, n) != 0 || (p[n] != '=' && p[n] != '&' && p[n] != '\0')) continue;
-        const char *v = p + n + (p[n] == '=');
-        snprintf(value, size, "%.*s", (int)strcspn(v, "&"), v);
-        return pd_percent_decode(value);
-    }
-    return false;
-}
-
 static bool asked_for(const struct pd_call *c, const char *key) {
     char value[32];
-    return query_get(c, key, value, sizeof value) && strcmp(value, "0") != 0 && strcmp(value, "false") != 0;
+    return pd_query_get(c->head->query, key, value, sizeof value) && strcmp(value, "0") != 0 && strcmp(value, "false") != 0;
 }
 
 /* Asks, and answers the error when the queue is full. */
@@ -399,7 +387,7 @@ void pd_post_admin_reconcile(struct pd_app *app, struct pd_call *c, const char *
     uint64_t seq, event;
     bool late, applied;
     (void)param;
-    if (query_get(c, "if_generation", value, sizeof value)) {
+    if (pd_query_get(c->head->query, "if_generation", value, sizeof value)) {
         if (!*value || strspn(value, "0123456789") != strlen(value)) {
             pd_error_set(&x, PD_ERR_INVALID, "if_generation", "if_generation takes a number.");
             pd_error_reply(c, &x);
@@ -427,7 +415,7 @@ void pd_post_admin_reconcile(struct pd_app *app, struct pd_call *c, const char *
         pd_reply_object(c, 202, json_pack("{s:s}", "result", "asked"));
         return;
     }
-    query_get(c, "wait", value, sizeof value);
+    pd_query_get(c->head->query, "wait", value, sizeof value);
     applied = strcmp(value, "applied") == 0;
     struct pd_view *v = await(app, c, seq, false, ACCEPT_MS, &late);
     if (v && v->manifest_ok && applied) {

@@ -243,7 +243,7 @@ static void answer_preflight(struct pd_call *c) {
     char lines[1024];
     /* a client library's own headers are many and change: what is asked for is granted, when it is a list of names */
     bool names = asked && *asked && strlen(asked) < 700 && strspn(asked, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-, ") == strlen(asked);
-    snprintf(lines, sizeof lines, "Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS\r\n%s%s%sAccess-Control-Max-Age: %d\r\n", names ? "Access-Control-Allow-Headers: " : "", names ? asked : "",
+    snprintf(lines, sizeof lines, "Access-Control-Allow-Methods: GET, HEAD, POST, PUT, DELETE, OPTIONS\r\n%s%s%sAccess-Control-Max-Age: %d\r\n", names ? "Access-Control-Allow-Headers: " : "", names ? asked : "",
              names ? "\r\n" : "", PREFLIGHT_S);
     pd_reply(c, 204, NULL, lines, "", 0);
 }

@@ -2,6 +2,7 @@
  * wrote the client. */
 #include "daemon/head.h"
 
+#include <stdio.h>
 #include <string.h>
 #include <strings.h>
 
@@ -257,4 +258,15 @@ size_t pd_chunks_feed(struct pd_chunks *c, char *buf, size_t n, size_t *ret_used
     }
     *ret_used = i;
     return out;
+}
+
+bool pd_query_get(const char *query, const char *key, char *value, size_t size) {
+    size_t n = strlen(key);
+    for (const char *p = query; *p; p += strcspn(p, "&"), p += *p == '&') {
+        if (strncmp(p, key, n) != 0 || (p[n] != '=' && p[n] != '&' && p[n] != '\0')) continue;
+        const char *v = p + n + (p[n] == '=');
+        snprintf(value, size, "%.*s", (int)strcspn(v, "&"), v);
+        return pd_percent_decode(value);
+    }
+    return false;
 }

@@ -45,6 +45,9 @@ const char *pd_head_get(const struct pd_head *h, const char *name);
 /* Whether s [n] is a token (RFC 9110, 5.6.2): a method, or a header's name. */
 bool pd_head_is_token(const char *s, size_t n);
 
+/* Whether a query has `key`, and its decoded value, cut at `size`; "" for a bare key. False also for a broken escape. */
+bool pd_query_get(const char *query, const char *key, char *value, size_t size);
+
 /* Decodes %XX in place; false for a broken escape or an encoded NUL. */
 bool pd_percent_decode(char *s);
 

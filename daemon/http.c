@@ -58,6 +58,7 @@ enum {
 struct pd_http {
     pd_http_handler *handler, *done;
     pd_http_admit *admit;
+    bool (*in_pieces)(const struct pd_head *head);
     void *ctx;
     struct pd_tls *tls; /* NULL = never any */
     struct { /* pd_http_limits, which may change at any time; each is read on its own */
@@ -95,6 +96,12 @@ struct pd_conn {
     size_t n_in, in_size;
     char *body;
     size_t n_body, body_size;
+    struct { /* of a request, as far as it was read */
+        bool whole, continued; /* all of it; the client was told to go on */
+        struct pd_chunks chunks;
+        uint64_t start, seen, got; /* when it should have begun; bytes that came, and of these of the body itself */
+        uint64_t left_ms;          /* in pieces: when the handler got the last one */
+    } from;
     /* of the answer being sent */
     bool head_only, chunked, close_after, gone;
 };
@@ -153,7 +160,7 @@ static void put_head(struct fo_buf *out, struct pd_call *call, int status, const
     strftime(date, sizeof date, "%a, %d %b %Y %H:%M:%S GMT", gmtime_r(&now, &tm));
     call->status = status;
     atomic_fetch_add(&c->http->answered[status / 100 % N_CLASSES], 1);
-    c->close_after = c->close_after || !call->head || !call->head->keep_alive || atomic_load(&c->http->draining);
+    c->close_after = c->close_after || !c->from.whole || !call->head || !call->head->keep_alive || atomic_load(&c->http->draining);
     c->head_only = call->head && call->head->method && strcmp(call->head->method, "HEAD") == 0;
     fo_buf_printf(out, "HTTP/1.1 %d %s\r\nDate: %s\r\nServer: pantheon/%s\r\nx-request-id: %s\r\n", status, reason(status), date, pn_version(),
                   call->id);
@@ -188,6 +195,19 @@ bool pd_stream_open(struct pd_call *call, int status, const char *type, const ch
     if (!c->chunked) c->close_after = true; /* HTTP/1.0: the end of the connection is the end of the body */
     put_head(&out, call, status, type, headers);
     fo_buf_puts(&out, c->chunked ? "Transfer-Encoding: chunked\r\n\r\n" : "\r\n");
+    if (out.failed) c->gone = true;
+    bool ok = send_all(c, out.data, out.len);
+    fo_buf_done(&out);
+    return ok;
+}
+
+bool pd_stream_open_sized(struct pd_call *call, int status, const char *type, const char *headers, uint64_t n_bytes) {
+    struct pd_conn *c = call->conn;
+    struct fo_buf out;
+    fo_buf_init(&out, 2 * PD_MAX_HEAD_BYTES);
+    c->chunked = false;
+    put_head(&out, call, status, type, headers);
+    fo_buf_printf(&out, "Content-Length: %llu\r\n\r\n", (unsigned long long)n_bytes);
     if (out.failed) c->gone = true;
     bool ok = send_all(c, out.data, out.len);
     fo_buf_done(&out);
@@ -340,54 +360,85 @@ static ssize_t wait_body(struct pd_conn *c, char *to, size_t want, uint64_t begu
     return n;
 }
 
+/* The request has this body, of which nothing was read. */
+static void body_begin(struct pd_conn *c, const struct pd_head *head) {
+    memset(&c->from, 0, sizeof c->from);
+    c->from.whole = !head->chunked && head->length == 0;
+    c->from.start = c->from.left_ms = fo_now_ms();
+}
+
+/* What came behind the body's end is the next request's. */
+static bool give_back(struct pd_conn *c, const char *bytes, size_t n) {
+    if (n == 0) return true;
+    if (!grow(&c->in, &c->in_size, c->n_in + n, PD_MAX_HEAD_BYTES + 64 * 1024)) return false;
+    memmove(c->in + n, c->in, c->n_in);
+    memcpy(c->in, bytes, n);
+    c->n_in += n;
+    return true;
+}
+
+/* Up to n bytes of the body: how many, which may be 0 before its end too (c->from.whole); -1 when the request was refused or the client left. */
+static ptrdiff_t body_piece(struct pd_conn *c, struct pd_call *call, char *to, size_t n) {
+    const struct pd_head *head = call->head;
+    if (c->from.whole) return 0;
+    if (head->expect_continue && !c->from.continued && c->n_in == 0 && !send_all(c, "HTTP/1.1 100 Continue\r\n\r\n", 25)) return -1;
+    c->from.continued = true;
+    size_t want = head->chunked || head->length - c->from.got > n ? n : (size_t)(head->length - c->from.got), got;
+    if (c->n_in > 0) { /* what came in with the head */
+        got = c->n_in < want ? c->n_in : want;
+        memcpy(to, c->in, got);
+        memmove(c->in, c->in + got, c->n_in -= got);
+    } else {
+        ssize_t k = wait_body(c, to, want, c->from.start + c->from.seen / MIN_BODY_BYTES_PER_MS);
+        if (k == PD_WIRE_TIMEOUT && atomic_load(&c->http->draining)) refuse(call, PD_ERR_DRAINING, "The server is stopping and takes no new requests.");
+        else if (k == PD_WIRE_TIMEOUT) refuse(call, PD_ERR_TIMEOUT, "the request body did not arrive in time");
+        if (k <= 0) return -1;
+        got = (size_t)k;
+    }
+    c->from.seen += got;
+    if (!head->chunked) {
+        c->from.got += got;
+        c->from.whole = c->from.got == head->length;
+        return (ptrdiff_t)got;
+    }
+    size_t used, payload = pd_chunks_feed(&c->from.chunks, to, got, &used);
+    c->from.got += payload;
+    if (c->from.chunks.state == PD_CH_BAD) {
+        refuse(call, PD_ERR_MALFORMED, "the chunked body is broken");
+        return -1;
+    }
+    c->from.whole = c->from.chunks.state == PD_CH_DONE;
+    return give_back(c, to + used, got - used) ? (ptrdiff_t)payload : -1;
+}
+
+ptrdiff_t pd_body_read(struct pd_call *call, void *to, size_t n) {
+    struct pd_conn *c = call->conn;
+    ptrdiff_t k = 0;
+    if (call->status || c->gone) return -1;
+    c->from.start += fo_now_ms() - c->from.left_ms; /* the client is not to blame for what the handler took */
+    while (k == 0 && !c->from.whole) k = body_piece(c, call, to, n);
+    if (k < 0 && !call->status) c->gone = true;
+    c->from.left_ms = fo_now_ms();
+    return k;
+}
+
 /* The body into c->body; false when the request was refused or the client left. */
 static bool read_body(struct pd_conn *c, struct pd_call *call, const struct pd_head *head) {
-    if (!head->chunked && head->length == 0) return true;
+    if (c->from.whole) return true;
     if (head->length > c->http->limits.body_bytes) return body_too_large(call);
-    if (head->expect_continue && c->n_in == 0 && !send_all(c, "HTTP/1.1 100 Continue\r\n\r\n", 25)) return false;
-    struct pd_chunks chunks = { 0 };
-    uint64_t start = fo_now_ms();
-    uint64_t seen = 0;
-    for (;;) {
-        if (head->chunked ? chunks.state == PD_CH_DONE : c->n_body == head->length) return true;
+    while (!c->from.whole) {
         enum { PIECE = 16 * 1024 };
         size_t want = head->chunked || head->length - c->n_body > PIECE ? PIECE : (size_t)(head->length - c->n_body);
         if (!body_room(c, want)) {
             refuse(call, PD_ERR_MEMORY, "The bodies of all requests together are larger than the server holds at one time.");
             return false;
         }
-        char *to = c->body + c->n_body;
-        size_t got;
-        if (c->n_in > 0) { /* what came in with the head */
-            got = c->n_in < want ? c->n_in : want;
-            memcpy(to, c->in, got);
-            memmove(c->in, c->in + got, c->n_in -= got);
-        } else {
-            ssize_t n = wait_body(c, to, want, start + seen / MIN_BODY_BYTES_PER_MS);
-            if (n == PD_WIRE_TIMEOUT && atomic_load(&c->http->draining)) refuse(call, PD_ERR_DRAINING, "The server is stopping and takes no new requests.");
-            else if (n == PD_WIRE_TIMEOUT) refuse(call, PD_ERR_TIMEOUT, "the request body did not arrive in time");
-            if (n <= 0) return false;
-            got = (size_t)n;
-        }
-        seen += got;
-        if (!head->chunked) {
-            c->n_body += got;
-            continue;
-        }
-        size_t used, payload = pd_chunks_feed(&chunks, to, got, &used);
-        c->n_body += payload;
-        if (chunks.state == PD_CH_BAD) {
-            refuse(call, PD_ERR_MALFORMED, "the chunked body is broken");
-            return false;
-        }
+        ptrdiff_t k = body_piece(c, call, c->body + c->n_body, want);
+        if (k < 0) return false;
+        c->n_body += (size_t)k;
         if (c->n_body > c->http->limits.body_bytes) return body_too_large(call);
-        if (used < got) { /* bytes of the next request */
-            if (!grow(&c->in, &c->in_size, c->n_in + got - used, PD_MAX_HEAD_BYTES + 64 * 1024)) return false;
-            memmove(c->in + got - used, c->in, c->n_in);
-            memcpy(c->in, to + used, got - used);
-            c->n_in += got - used;
-        }
     }
+    return true;
 }
 
 /* Whether whoever decides that lets the request in. A client that is not let in sends its body for nothing: it is not read. */
@@ -410,6 +461,7 @@ static bool answer_one(struct pd_conn *c, struct pd_call *call, struct pd_head *
         return false;
     }
     call->head = head;
+    body_begin(c, head);
     if (c->mistaken) {
         refuse(call, PD_ERR_TLS, "This port speaks TLS, and the request came in the clear: use https:// in the client's base URL.");
         return false;
@@ -420,7 +472,8 @@ static bool answer_one(struct pd_conn *c, struct pd_call *call, struct pd_head *
     }
     atomic_fetch_add(&h->busy, 1);
     bool again = true;
-    if (admitted(c, call, head) && (again = read_body(c, call, head))) {
+    bool pieces = h->in_pieces && h->in_pieces(head);
+    if (admitted(c, call, head) && (again = pieces || read_body(c, call, head))) {
         if (c->body) c->body[c->n_body] = '\0';
         call->body = c->body ? c->body : "";
         call->n_body = c->n_body;
@@ -430,7 +483,7 @@ static bool answer_one(struct pd_conn *c, struct pd_call *call, struct pd_head *
     }
     body_free(c);
     atomic_fetch_sub(&h->busy, 1);
-    return again && !c->close_after && !c->gone;
+    return again && c->from.whole && !c->close_after && !c->gone;
 }
 
 /* One request and its answer; true = the connection may carry another. */
@@ -671,6 +724,7 @@ int pd_http_open(const struct pd_http_opts *opts, struct pd_http **ret, struct f
     if (!h) return fo_fail(e, FO_ENOMEM, "no memory for the HTTP server");
     h->handler = opts->handler;
     h->admit = opts->admit;
+    h->in_pieces = opts->in_pieces;
     h->done = opts->done;
     h->ctx = opts->ctx;
     h->tls = opts->tls;

@@ -38,7 +38,7 @@ struct pd_note {
 struct pd_call {
     char id[24];                /* x-request-id of the answer: "req_" and 16 hexadecimal digits */
     const struct pd_head *head; /* method, path (still percent-encoded), headers */
-    const char *body;           /* [n_body], followed by a NUL; "" when there is none */
+    const char *body;           /* [n_body], followed by a NUL; "" when there is none, or it comes in pieces */
     size_t n_body;
     struct pd_conn *conn;
     int status;                 /* of the answer; 0 = none yet */
@@ -70,6 +70,7 @@ struct pd_http_opts {
     struct pd_tls *tls;    /* whose certificate TCP listeners speak TLS with, while there is one; NULL = in the clear. Unix sockets never do */
     struct pd_http_limits limits;
     pd_http_handler *handler;
+    bool (*in_pieces)(const struct pd_head *head); /* whether a request's handler reads its body itself (pd_body_read), of any length; NULL = none does */
     pd_http_admit *admit;  /* NULL = everybody is admitted */
     pd_http_handler *done; /* told of each request when all is over, also of those refused before anybody was asked (call->head is NULL when it could
                             * not be read) and of those that left before their answer (status 0); NULL = nobody wants to know */
@@ -106,6 +107,12 @@ uint64_t pd_http_turned_away(const struct pd_http *h);
 /* Stops accepting, cuts every connection, waits for their threads (handlers see a client that left), frees. NULL is allowed. */
 void pd_http_close(struct pd_http *h);
 
+/* --- a body that comes in pieces --- */
+
+/* Up to n >= 1 bytes of it: how many; 0 = that was all; -1 = there will be no more, and the client is gone or has been told why (408, 400, 503). What a handler
+ * leaves unread is not read: the answer closes the connection. */
+ptrdiff_t pd_body_read(struct pd_call *c, void *to, size_t n);
+
 /* --- answering: one of pd_reply or pd_stream_open, once per call. False = the client is gone (nothing more can be sent). --- */
 
 /* A whole answer. `headers` is NULL or further lines, each ended by CR LF, made of our own words only. HEAD gets no body. */
@@ -113,6 +120,8 @@ bool pd_reply(struct pd_call *c, int status, const char *type, const char *heade
 
 /* An answer of unknown length: head at once, then pieces as they come, each sent whole, then the end. */
 bool pd_stream_open(struct pd_call *c, int status, const char *type, const char *headers);
+/* The same of a length that is known: so many bytes will be written, or the answer is cut. */
+bool pd_stream_open_sized(struct pd_call *c, int status, const char *type, const char *headers, uint64_t n_bytes);
 bool pd_stream_write(struct pd_call *c, const char *bytes, size_t n);
 bool pd_stream_close(struct pd_call *c);
 /* In the place of pd_stream_close: the answer is not whole, and the connection's end without its last chunk says so. */

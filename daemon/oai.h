@@ -23,15 +23,18 @@ enum pd_error_id {
     PD_ERR_BUDGET,        /* the request does not fit its model's cap */
     PD_ERR_MALFORMED,     /* broken HTTP */
     PD_ERR_TLS,           /* HTTP in the clear where TLS is spoken */
+    PD_ERR_SESSION,       /* bytes that are no session */
     PD_ERR_MANIFEST,      /* the manifest was not accepted */
     PD_ERR_KEY,           /* no API key, or a wrong one */
     PD_ERR_FORBIDDEN,     /* administration from elsewhere, or with a key that may not */
     PD_ERR_HOST,          /* a Host that is not this server's */
     PD_ERR_ORIGIN,        /* a web page of another origin */
     PD_ERR_NO_MODEL,
+    PD_ERR_NO_SESSION,
     PD_ERR_NO_ROUTE,
     PD_ERR_METHOD,
     PD_ERR_CONFLICT,      /* with what is in force */
+    PD_ERR_SESSION_OTHER, /* a session that goes with something else */
     PD_ERR_TIMEOUT,       /* the client took too long to send */
     PD_ERR_BODY_SIZE,
     PD_ERR_URI_SIZE,
@@ -49,6 +52,7 @@ enum pd_error_id {
     PD_ERR_ADMIN_BUSY,    /* too many administration requests wait */
     PD_ERR_CONNECTIONS,   /* over the connection cap */
     PD_ERR_MEMORY,
+    PD_ERR_NO_ROOM,       /* no KV for a session */
     PD_ERR_DEVICE,
     PD_ERR_BACKEND,       /* a router's: what answered it */
     PD_ERR_BACKEND_TIME,

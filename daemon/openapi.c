@@ -402,7 +402,7 @@ static json_t *responses(struct build *b, const struct pd_route *r) {
     for (size_t i = 0; i < sizeof streams / sizeof *streams; i++)
         if (r->fields == streams[i].fields) set(b, content, "text/event-stream", json_pack("{s:{s:s, s:s}}", "schema", "type", "string", "description", streams[i].what));
     set(b, all, "200", json_pack("{s:s, s:O}", "description", "The answer.", "content", content));
-    if (r->query) set(b, all, "202", json_pack("{s:s, s:O}", "description", "Asked for, and not waited for.", "content", content));
+    if (r->query && !r->answers_at_once) set(b, all, "202", json_pack("{s:s, s:O}", "description", "Asked for, and not waited for.", "content", content));
     json_decref(content);
     set(b, all, "default", fragment(J({"$ref":"#/components/responses/Error"})));
     return all;
@@ -420,6 +420,7 @@ static json_t *operation(struct build *b, const struct pd_route *r) {
     if (json_array_size(list)) set(b, o, "parameters", list);
     else json_decref(list);
     if (r->fields) set(b, o, "requestBody", json_pack("{s:b, s:{s:{s:o}}}", "required", 1, "content", "application/json", "schema", body_schema(b, r->fields)));
+    else if (r->takes) set(b, o, "requestBody", json_pack("{s:b, s:{s:{s:{s:s, s:s}}}}", "required", 1, "content", r->takes, "schema", "type", "string", "format", "binary"));
     else if (strcmp(r->method, "POST") == 0)
         set(b, o, "requestBody", fragment(J({"required":false,"content":{"application/json":{"schema":{"type":"object"}}}})));
     return o;
@@ -429,8 +430,11 @@ static json_t *paths(struct build *b) {
     json_t *all = json_object();
     const struct pd_route *r;
     for (size_t i = 0; (r = pd_route_at(i)); i++) {
+        char method[16];
+        size_t n = (size_t)snprintf(method, sizeof method, "%s", r->method);
+        for (size_t k = 0; k < n; k++) method[k] = (char)(method[k] - 'A' + 'a');
         if (!json_object_get(all, r->path)) set(b, all, r->path, json_object());
-        set(b, json_object_get(all, r->path), strcmp(r->method, "GET") == 0 ? "get" : "post", operation(b, r));
+        set(b, json_object_get(all, r->path), method, operation(b, r));
     }
     return all;
 }

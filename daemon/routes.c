@@ -33,6 +33,13 @@ static const struct pd_route routes[] = {
     { "POST", "/detokenize", pd_post_detokenize, false,
       .doc = "The text of token ids, as `content` and as `prompt`: the bytes of each, one after the other; what is not UTF-8 becomes U+FFFD.", .fields = PD_API_DETOKENIZE },
     { "POST", "/apply-template", pd_post_apply_template, false, .doc = "What /v1/chat/completions would give the model for the same body: `prompt`.", .fields = PD_API_CHAT | PD_API_TEMPLATE },
+    { "GET", "/v1/sessions/{id}", pd_get_session, false,
+      .doc = "A session as bytes, of the key that asks, to be kept by its user: the text of it that was used last, whole or as far as it can be gone on from while it runs. `x-session-tokens` has its tokens. Without `model` it is the only one, or `default`.",
+      .query = "model", .type = "application/octet-stream", .answers_at_once = true },
+    { "PUT", "/v1/sessions/{id}", pd_put_session, false,
+      .doc = "Takes the bytes of a session back, under any id: `tokens` of it are not computed again when its conversation goes on. They may be as many as the longest session of the model has, whatever server.limits.body says; what is cut or altered, or of another model, is refused, and nothing of it stays.",
+      .query = "model", .takes = "application/octet-stream", .answers_at_once = true },
+    { "DELETE", "/v1/sessions/{id}", pd_delete_session, false, .doc = "Forgets what is kept of a session, also on disk; what runs of it is kept when it ends.", .query = "model", .answers_at_once = true },
     { "GET", "/slots", pd_get_slots, true,
       .doc = "What each loaded copy of a model is doing, slot by slot: state, counts of tokens, the request's id, and the limits. A snapshot that waits for no model; nothing of what requests say.", .polled = true },
     { "GET", "/metrics", pd_get_metrics, true, .doc = "For Prometheus (text format 0.0.4): the metrics below. A snapshot that waits for no model.", .type = "text/plain", .polled = true },
@@ -109,6 +116,13 @@ static bool has_unknown(const struct pd_route *r, const char *query, char *key, 
         return true;
     }
     return false;
+}
+
+bool pd_route_in_pieces(const struct pd_head *head) {
+    char param[PD_MAX_URI_BYTES + 1], allow[64];
+    bool ok;
+    const struct pd_route *r = pd_route_find(routes, head->method, head->path, param, sizeof param, allow, sizeof allow, &ok);
+    return r && ok && r->takes;
 }
 
 void pd_dispatch(void *ctx, struct pd_call *c) {

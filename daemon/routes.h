@@ -6,6 +6,7 @@
 struct fo_buf;
 struct pd_app;
 struct pd_call;
+struct pd_head;
 
 /* `param` is what {id} in the row's path matched, percent-decoded; else "". */
 typedef void pd_route_fn(struct pd_app *app, struct pd_call *call, const char *param);
@@ -17,6 +18,8 @@ struct pd_route {
     const char *doc;
     unsigned fields;   /* PD_API_...: whose rows of the table of fields its body has; 0 = none */
     const char *query; /* names of what the query may have, a space between them; who has any may answer 202 */
+    bool answers_at_once; /* it never does */
+    const char *takes; /* the type of a body that its handler reads in pieces (pd_body_read); NULL = none */
     const char *type;  /* of its answer; NULL = application/json */
     bool polled;       /* what monitors and balancers ask every second: a good answer is a debug note, not a line of the log */
 };
@@ -27,6 +30,9 @@ struct pd_route {
 const struct pd_route *pd_route_find(const struct pd_route *rows, const char *method, const char *path, char *param, size_t param_size, char *allow, size_t allow_size, bool *ret_ok);
 const struct pd_route *pd_routes(void);       /* the daemon's own table */
 const struct pd_route *pd_route_at(size_t i); /* NULL past the last */
+
+/* Whether it is a row's that `takes` a body in pieces: the hook of http.h. */
+bool pd_route_in_pieces(const struct pd_head *head);
 
 /* Answers any call that was let in (gate.h): the handler of http.h, with a struct pd_app as ctx. */
 void pd_dispatch(void *app, struct pd_call *call);
@@ -44,6 +50,7 @@ pd_route_fn pd_post_chat, pd_post_responses;             /* api_chat.c */
 pd_route_fn pd_post_completions;                         /* api_completions.c */
 pd_route_fn pd_post_embeddings;                          /* api_embeddings.c */
 pd_route_fn pd_post_tokenize, pd_post_detokenize, pd_post_apply_template; /* api_text.c */
+pd_route_fn pd_get_session, pd_put_session, pd_delete_session; /* api_sessions.c */
 pd_route_fn pd_get_slots;                                /* api_slots.c */
 pd_route_fn pd_get_metrics;                              /* api_metrics.c */
 pd_route_fn pd_get_openapi;                              /* openapi.c */

@@ -32,6 +32,7 @@ int pd_serve_open(struct pd_app *app, const struct cf_manifest *m, const struct 
         .listen = { .rows = (const char *const *)m->server.listen, .n_rows = m->server.n_listen, .admin_socket = admin_socket, .passed = passed },
         .tls = pd_cert_tls(app->cert),
         .handler = handler,
+        .in_pieces = handler == pd_dispatch ? pd_route_in_pieces : NULL,
         .admit = pd_gate_admit,
         .done = pd_gate_done,
         .ctx = app,

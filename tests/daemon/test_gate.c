@@ -383,7 +383,7 @@ static void web_pages_of_listed_origins_only(void **state) {
     use("api_keys_file: keys, cors_origins: [ \"https://app.example.org\" ]");
     a = ask("OPTIONS", "/v1/x", preflight, "");
     assert_int_equal(status_of(a), 204);
-    static const char *const lines[] = { "Access-Control-Allow-Origin: https://app.example.org", "Access-Control-Allow-Methods: GET, HEAD, POST, OPTIONS", "Access-Control-Allow-Headers: authorization,x-stainless-os",
+    static const char *const lines[] = { "Access-Control-Allow-Origin: https://app.example.org", "Access-Control-Allow-Methods: GET, HEAD, POST, PUT, DELETE, OPTIONS", "Access-Control-Allow-Headers: authorization,x-stainless-os",
                                          "Vary: Origin" };
     for (size_t i = 0; i < 4; i++) {
         char want[128];

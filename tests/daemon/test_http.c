@@ -33,6 +33,10 @@ static void nap(int ms) {
     poll(NULL, 0, ms);
 }
 
+static bool in_pieces(const struct pd_head *head) {
+    return strcmp(head->path, "/pieces") == 0;
+}
+
 /* /echo gives the body back, /wait streams a piece every 20 ms until the client leaves (at most 5 s), /big answers 8 MiB, /none
  * does not answer. */
 static void handler(void *ctx, struct pd_call *c) {
@@ -47,6 +51,23 @@ static void handler(void *ctx, struct pd_call *c) {
             }
             nap(20);
         }
+        pd_stream_close(c);
+    } else if (strcmp(c->head->path, "/pieces") == 0) { /* how many bytes, their sum, and how many reads of at most 1000 it took */
+        unsigned char piece[1000];
+        unsigned long n = 0, sum = 0;
+        ptrdiff_t k;
+        if (pd_head_get(c->head, "x-unread")) {
+            pd_reply(c, 200, "text/plain", NULL, "unread", 6);
+            return;
+        }
+        while ((k = pd_body_read(c, piece, sizeof piece)) > 0)
+            for (ptrdiff_t i = 0; i < k; i++) n++, sum += piece[i];
+        char text[64];
+        if (k < 0) atomic_fetch_add(&left_early, 1);
+        else pd_reply(c, 200, "text/plain", NULL, text, (size_t)snprintf(text, sizeof text, "%lu %lu", n, sum));
+    } else if (strcmp(c->head->path, "/sized") == 0) {
+        pd_stream_open_sized(c, 200, "text/plain", NULL, 18);
+        for (int i = 0; i < 3; i++) pd_stream_write(c, "piece\n", 6);
         pd_stream_close(c);
     } else if (strcmp(c->head->path, "/few") == 0) {
         pd_stream_open(c, 200, "text/plain", NULL);
@@ -81,7 +102,7 @@ static struct server start(uint32_t connections) {
         s.port = ntohs(a.sin_port);
         char text[32];
         snprintf(text, sizeof text, "127.0.0.1:%u", s.port);
-        struct pd_http_opts o = { .listen = { .rows = (const char *const[]){ text }, .n_rows = 1 }, .handler = handler,
+        struct pd_http_opts o = { .listen = { .rows = (const char *const[]){ text }, .n_rows = 1 }, .handler = handler, .in_pieces = in_pieces,
                                   .limits = { .body_bytes = 100000, .header_time_ms = 400, .body_idle_ms = 400, .write_idle_ms = 400,
                                               .connections = connections, .connections_per_address = 1 } };
         struct fo_err e;
@@ -196,6 +217,66 @@ static void says_continue_before_a_body_it_wants(void **state) {
     close(fd);
     /* and refuses one that it does not want, before it is sent */
     assert_refused(ASK(&s, "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100001\r\nExpect: 100-continue\r\n\r\n"), "413", "body_too_large");
+    pd_http_close(s.http);
+}
+
+static void gives_a_body_in_pieces_however_long_it_is(void **state) {
+    (void)state;
+    struct server s = start(10);
+    size_t n = 3 << 20, room = n + 4096; /* thirty times body_bytes */
+    char *text = malloc(room), want[64];
+    unsigned long sum = 0;
+    int at = snprintf(text, room, "PUT /pieces HTTP/1.1\r\nHost: a\r\nContent-Length: %zu\r\n\r\n", n);
+    for (size_t i = 0; i < n; i++) sum += (unsigned char)(text[(size_t)at + i] = (char)(i % 251));
+    snprintf(want, sizeof want, "\r\n\r\n%zu %lu", n, sum);
+    int fd = dial(&s);
+    say(fd, text, (size_t)at + n);
+    assert_non_null(strstr(hear(fd, want), want));
+    say(fd, "PUT /pieces HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\nPUT /pieces HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 150);
+    char *both = hear(fd, NULL); /* the connection goes on, and what came behind a body is the next request's */
+    assert_non_null(strstr(both, "5 495"));
+    assert_non_null(strstr(both, "\r\n\r\n0 0"));
+    close(fd);
+    static const char head[] = "PUT /pieces HTTP/1.1\r\nHost: a\r\nConnection: close\r\nContent-Length: 2\r\nExpect: 100-continue\r\n\r\n";
+    fd = dial(&s);
+    say(fd, head, sizeof head - 1);
+    assert_non_null(strstr(hear(fd, "\r\n\r\n"), "HTTP/1.1 100 Continue"));
+    say(fd, "ab", 2);
+    assert_non_null(strstr(hear(fd, NULL), "2 195"));
+    close(fd);
+    free(text);
+    pd_http_close(s.http);
+}
+
+static void ends_a_body_in_pieces_that_breaks_off_stalls_or_is_not_read(void **state) {
+    (void)state;
+    struct server s = start(10);
+    atomic_store(&left_early, 0);
+    assert_refused(ASK(&s, "PUT /pieces HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc"), "408", "request_timeout");
+    assert_refused(ASK(&s, "PUT /pieces HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), "400", "malformed_request");
+    int fd = dial(&s);
+    say(fd, "PUT /pieces HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc", 60);
+    close(fd);
+    for (int i = 0; i < 100 && atomic_load(&left_early) < 3; i++) nap(20);
+    assert_int_equal(atomic_load(&left_early), 3);
+    char *answer = ASK(&s, "PUT /pieces HTTP/1.1\r\nHost: a\r\nX-Unread: 1\r\nContent-Length: 9\r\n\r\nabcdefghi"); /* ends: its connection is closed */
+    assert_non_null(strstr(answer, "Connection: close"));
+    assert_non_null(strstr(answer, "\r\n\r\nunread"));
+    pd_http_close(s.http);
+}
+
+static void streams_what_has_a_length(void **state) {
+    (void)state;
+    struct server s = start(10);
+    int fd = dial(&s);
+    say(fd, "GET /sized HTTP/1.1\r\nHost: a\r\n\r\nHEAD /sized HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 84);
+    char *answer = hear(fd, NULL), *second = strstr(answer, "piece\npiece\npiece\nHTTP/1.1 200 OK");
+    assert_non_null(strstr(answer, "Content-Length: 18\r\n"));
+    assert_null(strstr(answer, "chunked"));
+    assert_non_null(second);
+    assert_non_null(strstr(second, "Content-Length: 18\r\n"));
+    assert_null(strstr(second + 18, "piece"));
+    close(fd);
     pd_http_close(s.http);
 }
 
@@ -503,6 +584,9 @@ int main(void) {
         cmocka_unit_test(answers_pipelined_requests_in_order),
         cmocka_unit_test(reads_a_body_in_any_pieces),
         cmocka_unit_test(says_continue_before_a_body_it_wants),
+        cmocka_unit_test(gives_a_body_in_pieces_however_long_it_is),
+        cmocka_unit_test(ends_a_body_in_pieces_that_breaks_off_stalls_or_is_not_read),
+        cmocka_unit_test(streams_what_has_a_length),
         cmocka_unit_test(refuses_large_bodies_with_a_body),
         cmocka_unit_test(refuses_large_heads_with_a_body),
         cmocka_unit_test(refuses_broken_http_with_a_body),

@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+#include <stdio.h>
 #include <string.h>
 #include <cmocka.h>
 
@@ -37,7 +38,10 @@ static bool has(json_t *list, const char *text) {
 
 static json_t *operation_of(const struct pd_route *r) {
     json_t *item = json_object_get(at(doc, "paths"), r->path);
-    return json_object_get(item, strcmp(r->method, "GET") == 0 ? "get" : "post");
+    char method[16];
+    size_t n = (size_t)snprintf(method, sizeof method, "%s", r->method);
+    for (size_t i = 0; i < n; i++) method[i] |= 0x20;
+    return json_object_get(item, method);
 }
 
 static json_t *body_of(json_t *op) {
@@ -135,10 +139,11 @@ static void has_every_route_and_no_other(void **state) {
         json_t *parameter = json_array_get(at(op, "parameters"), 0);
         if (strchr(r->path, '{')) assert_true(strcmp(json_string_value(at(parameter, "in")), "path") == 0 && json_is_true(at(parameter, "required")));
         else assert_true(!parameter || strcmp(json_string_value(at(parameter, "in")), r->query ? "query" : "header") == 0);
-        assert_int_equal(op && at(op, "requestBody") != NULL, strcmp(r->method, "POST") == 0);
+        assert_int_equal(op && at(op, "requestBody") != NULL, strcmp(r->method, "POST") == 0 || r->takes);
+        if (r->takes) assert_non_null(json_object_get(at(op, "requestBody|content"), r->takes));
     }
     json_object_foreach(at(doc, "paths"), path, item) json_object_foreach(item, method, op) {
-        assert_true(strcmp(method, "get") == 0 || strcmp(method, "post") == 0);
+        assert_true(strcmp(method, "get") == 0 || strcmp(method, "post") == 0 || strcmp(method, "put") == 0 || strcmp(method, "delete") == 0);
         found++;
     }
     assert_int_equal(found, n);

@@ -52,7 +52,9 @@ static void finds_each_route_by_method_and_path(void **state) {
         { "GET", "/v1/model", NULL, "", "", true },
         { "GET", "/v1/modelsx", NULL, "", "", true },
         { "GET", "/V1/models", NULL, "", "", true },
-        { "OPTIONS", "*", NULL, "", "GET, POST, HEAD, OPTIONS", true },
+        { "PUT", "/v1/sessions/a%2Fb", "/v1/sessions/{id}", "a/b", "GET, PUT, DELETE, HEAD, OPTIONS", true },
+        { "POST", "/v1/sessions/a", NULL, "", "GET, PUT, DELETE, HEAD, OPTIONS", true },
+        { "OPTIONS", "*", NULL, "", "GET, POST, PUT, DELETE, HEAD, OPTIONS", true },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         char param[64], allow[64];
