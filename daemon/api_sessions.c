@@ -84,7 +84,7 @@ static void session_error(struct pd_app *app, struct pn_served *s, const struct 
     static const struct {
         enum fo_code code;
         enum pd_error_id id;
-    } rows[] = { { FO_ENOENT, PD_ERR_NO_SESSION }, { FO_EBUSY, PD_ERR_NO_SESSION }, { FO_EFORMAT, PD_ERR_SESSION }, { FO_EUNSUPPORTED, PD_ERR_SESSION_OTHER }, { FO_ENOMEM, PD_ERR_NO_ROOM } };
+    } rows[] = { { FO_ENOENT, PD_ERR_NO_SESSION }, { FO_EBUSY, PD_ERR_NO_SESSION }, { FO_EFORMAT, PD_ERR_SESSION }, { FO_EUNSUPPORTED, PD_ERR_SESSION_OTHER }, { FO_ELIMIT, PD_ERR_BODY_SIZE }, { FO_ENOMEM, PD_ERR_NO_ROOM } };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         if (rows[i].code != e->code) continue;
         pd_error_set(x, rows[i].id, field, "%s", e->msg);
@@ -176,8 +176,20 @@ void pd_get_session(struct pd_app *app, struct pd_call *c, const char *param) {
 }
 
 /* --- in -------------------------------------------------------------------------------------- */
+struct in {
+    struct pd_call *call;
+    uint64_t most; /* bytes that the body may have */
+    bool begun;
+};
+
+/* The head of one that is too long is read all the same: if it goes with something else, that is the reason. */
 static int in_read(void *ctx, void *bytes, size_t n, struct fo_err *e) {
-    struct pd_call *c = ctx;
+    struct in *in = ctx;
+    struct pd_call *c = in->call;
+    if (in->begun && c->head->length > in->most)
+        return fo_fail_need(e, FO_ELIMIT, c->head->length, in->most, "The body has %llu bytes, and no session of this model more than %llu.", (unsigned long long)c->head->length,
+                            (unsigned long long)in->most);
+    in->begun = true;
     for (unsigned char *p = bytes; n > 0;) {
         ptrdiff_t k = pd_body_read(c, p, n);
         if (k < 0) return left(e); /* or it has been told */
@@ -189,8 +201,9 @@ static int in_read(void *ctx, void *bytes, size_t n, struct fo_err *e) {
 }
 
 static int in_end(void *ctx, struct fo_err *e) {
+    const struct in *in = ctx;
     unsigned char more;
-    ptrdiff_t k = pd_body_read(ctx, &more, 1);
+    ptrdiff_t k = pd_body_read(in->call, &more, 1);
     return k < 0 ? left(e) : k > 0 ? (int)fo_fail(e, FO_EFORMAT, "something follows the session") : 0;
 }
 
@@ -206,11 +219,10 @@ void pd_put_session(struct pd_app *app, struct pd_call *c, const char *param) {
         return;
     }
     const struct pn_model *m = pn_served_model(s);
-    uint64_t most = pn_blob_most_bytes(m), bytes = pn_blob_work_bytes(m);
-    if (c->head->length > most)
-        ok = pd_error_set(&x, PD_ERR_BODY_SIZE, NULL, "The body has %llu bytes, and no session of this model more than %llu.", (unsigned long long)c->head->length, (unsigned long long)most);
-    if (ok && (ok = work_begin(bytes, &x))) {
-        const struct pn_blob_source from = { in_read, in_end, c };
+    uint64_t bytes = pn_blob_work_bytes(m);
+    if ((ok = work_begin(bytes, &x))) {
+        struct in in = { .call = c, .most = pn_blob_most_bytes(m) };
+        const struct pn_blob_source from = { in_read, in_end, &in };
         ok = pn_served_restore(s, tenant_of(c), param, &from, &n, &field, &e) == 0;
         atomic_fetch_sub(&work, bytes);
         if (!ok) session_error(app, s, &e, field, &x);
