@@ -13,6 +13,7 @@
 #include "engine/blob.h"
 #include "engine/blob_impl.h"
 #include "engine/engine_impl.h"
+#include "engine/kv.h"
 #include "engine/prefix.h"
 #include "engine/sched.h"
 #include "foundry/ops.h"
@@ -29,17 +30,21 @@ struct form {
     const char *label;
     enum fo_dtype kv;
     uint32_t window, state_bytes, split; /* split: layers of the first of two parts; 0 = one */
+    bool small;                          /* what is taken is small pages of Q4_0 */
 };
-static const struct form plain = { "plain", FO_F16, 0, 0, 0 };
+static const struct form plain = { "plain", FO_F16, 0, 0, 0, false };
 static const struct form forms[] = {
-    { "f32", FO_F32, 0, 0, 0 },
-    { "f16", FO_F16, 0, 0, 0 },
-    { "q8_0", FO_Q8_0, 0, 0, 0 },
-    { "q4_0", FO_Q4_0, 0, 0, 0 },
-    { "window", FO_F16, 2 * PAGE + 1, 0, 0 },
-    { "split", FO_F16, 0, 0, 1 },
-    { "state", FO_F16, 0, 200, 0 },
-    { "state, split", FO_F16, 0, 200, 3 },
+    { "f32", FO_F32, 0, 0, 0, false },
+    { "f16", FO_F16, 0, 0, 0, false },
+    { "q8_0", FO_Q8_0, 0, 0, 0, false },
+    { "q4_0", FO_Q4_0, 0, 0, 0, false },
+    { "window", FO_F16, 2 * PAGE + 1, 0, 0, false },
+    { "split", FO_F16, 0, 0, 1, false },
+    { "state", FO_F16, 0, 200, 0, false },
+    { "state, split", FO_F16, 0, 200, 3, false },
+    { "small", FO_F16, 0, 0, 0, true },
+    { "small, split", FO_F16, 0, 0, 1, true },
+    { "small, window", FO_Q8_0, 2 * PAGE + 1, 0, 0, true },
 };
 enum { N_FORMS = sizeof forms / sizeof *forms };
 
@@ -63,12 +68,19 @@ static void write_model(const struct form *f, const char *path) {
     }
 }
 
+static void take_small(void *ctx, struct pn_model *m, struct pn_prefix *p) {
+    (void)ctx;
+    (void)p;
+    pn_model_kv(m)->floor = true;
+}
+
 static void open_world(struct world *w, const struct form *f, uint32_t sessions) {
     struct fo_err e;
     test_die_open(&w->die);
     if (pn_engine_new(&w->en, &e)) fail_msg("%s", e.msg);
     write_model(f, odd_path(0));
     struct pn_serve_opts o = { .name = "m", .model = { .dev = &w->die.dev, .k_type = f->kv, .v_type = f->kv, .max_sessions = sessions, .max_concurrent = 2, .max_batch = 2 * PAGE } };
+    if (f->small) o.model.has_floor = true, o.model.k_floor = o.model.v_floor = FO_Q4_0;
     if (f->split) {
         o.model.n_parts = 2;
         o.model.parts[0] = (struct pn_model_part){ &w->die.dev, 0, f->split };
@@ -77,6 +89,7 @@ static void open_world(struct world *w, const struct form *f, uint32_t sessions)
     if (pn_engine_load(w->en, odd_path(0), &o, &e)) fail_msg("%s: %s", f->label, e.msg);
     unlink(odd_path(0));
     w->s = pn_engine_get(w->en, "m");
+    if (f->small && pn_sched_errand(w->s->sched, take_small, NULL, &e)) fail_msg("%s", e.msg);
 }
 
 static void look(void *ctx, struct pn_model *m, struct pn_prefix *p) {
@@ -187,7 +200,7 @@ static void a_restored_session_says_what_it_would_have_said(void **state) {
 
 static void a_blob_does_not_depend_on_where_the_layers_lie(void **state) {
     (void)state;
-    static const struct form pairs[][2] = { { { "whole", FO_F16, 0, 0, 0 }, { "split", FO_F16, 0, 0, 1 } }, { { "whole", FO_F16, 0, 200, 0 }, { "split", FO_F16, 0, 200, 1 } } };
+    static const struct form pairs[][2] = { { { "whole", FO_F16, 0, 0, 0, false }, { "split", FO_F16, 0, 0, 1, false } }, { { "whole", FO_F16, 0, 200, 0, false }, { "split", FO_F16, 0, 200, 1, false } } };
     static struct test_answer a, b;
     int32_t ids[CTX];
     const uint32_t n = 2 * PAGE + 3;
@@ -488,7 +501,7 @@ static void another_model_says_what_differs(void **state) {
     static const struct {
         struct form f;
         const char *field;
-    } rows[] = { { { "q8_0", FO_Q8_0, 0, 0, 0 }, "kv.k" }, { { "window", FO_F16, 2 * PAGE, 0, 0 }, "weights" }, { { "state", FO_F16, 0, 64, 0 }, "weights" } };
+    } rows[] = { { { "q8_0", FO_Q8_0, 0, 0, 0, false }, "kv.k" }, { { "window", FO_F16, 2 * PAGE, 0, 0, false }, "weights" }, { { "state", FO_F16, 0, 64, 0, false }, "weights" } };
     struct world w;
     struct test_blob b;
     struct fo_err e;
