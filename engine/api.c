@@ -5,6 +5,7 @@
  * device is closed with the last reference, after the model. */
 #include "include/pantheon.h"
 
+#include <errno.h>
 #include <inttypes.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -12,12 +13,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/blob.h"
 #include "engine/chat.h"
 #include "engine/embed.h"
 #include "engine/engine.h"
 #include "engine/text.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
+#include "foundry/base/outfile.h"
 #include "foundry/device.h"
 
 /* The public codes are ours by another name. */
@@ -187,6 +190,108 @@ void pn_session_close(struct pn_session *s) {
     pn_served_forget(s->m->served, s->key);
     llm_unref(s->m);
     free(s);
+}
+
+/* A caller's functions, or a file. */
+struct stream {
+    pn_write_fn *write;
+    pn_read_fn *read;
+    void *ctx;
+    struct fo_outfile *out;
+    FILE *in;
+};
+
+static int stream_write(void *ctx, const void *bytes, size_t n, struct fo_err *f) {
+    const struct stream *x = ctx;
+    if (x->out) return fo_outfile_write(x->out, bytes, n, f);
+    return x->write(x->ctx, bytes, n) ? (int)fo_fail(f, FO_ECANCELLED, "the function that writes ended it") : 0;
+}
+
+static ptrdiff_t read_some(const struct stream *x, void *bytes, size_t n, struct fo_err *f) {
+    if (!x->in) {
+        ptrdiff_t k = x->read(x->ctx, bytes, n);
+        if (k < 0 || (size_t)k > n) fo_fail(f, k < 0 ? FO_ECANCELLED : FO_EINVAL, k < 0 ? "the function that reads ended it" : "the function that reads gave more than it was asked for");
+        return k < 0 || (size_t)k > n ? -1 : k;
+    }
+    size_t k = fread(bytes, 1, n, x->in);
+    if (k == 0 && ferror(x->in)) {
+        fo_fail_errno(f, errno, "cannot read a session");
+        return -1;
+    }
+    return (ptrdiff_t)k;
+}
+
+static int stream_read(void *ctx, void *bytes, size_t n, struct fo_err *f) {
+    for (unsigned char *p = bytes; n > 0;) {
+        ptrdiff_t k = read_some(ctx, p, n, f);
+        if (k < 0) return f->code;
+        if (k == 0) return fo_fail(f, FO_EFORMAT, "the session is cut");
+        p += k;
+        n -= (size_t)k;
+    }
+    return 0;
+}
+
+static int stream_end(void *ctx, struct fo_err *f) {
+    unsigned char more;
+    ptrdiff_t k = read_some(ctx, &more, 1, f);
+    return k < 0 ? (int)f->code : k > 0 ? (int)fo_fail(f, FO_EFORMAT, "something follows the session") : 0;
+}
+
+static int save(struct pn_session *s, struct stream *x, uint32_t *ret_tokens, struct fo_err *f) {
+    const struct pn_blob_sink to = { .write = stream_write, .ctx = x };
+    struct pn_text_info text;
+    uint32_t n;
+    int rc = pn_served_text(s->m->served, NULL, s->key, &text, f);
+    if (rc == 0) rc = pn_served_save(s->m->served, text.id, &to, &n, f);
+    if (rc == 0 && ret_tokens) *ret_tokens = n;
+    return rc;
+}
+
+static int restore(struct pn_session *s, struct stream *x, uint32_t *ret_tokens, struct fo_err *f) {
+    const struct pn_blob_source from = { stream_read, stream_end, x };
+    uint32_t n;
+    int rc = pn_served_restore(s->m->served, NULL, s->key, &from, &n, NULL, f);
+    if (rc == 0 && ret_tokens) *ret_tokens = n;
+    return rc;
+}
+
+int pn_session_save(struct pn_session *s, pn_write_fn *write, void *ctx, uint32_t *ret_tokens, struct pn_error *e) {
+    struct stream x = { .write = write, .ctx = ctx };
+    struct fo_err f;
+    return save(s, &x, ret_tokens, &f) ? give(&f, e) : PN_OK;
+}
+
+int pn_session_restore(struct pn_session *s, pn_read_fn *read, void *ctx, uint32_t *ret_tokens, struct pn_error *e) {
+    struct stream x = { .read = read, .ctx = ctx };
+    struct fo_err f;
+    return restore(s, &x, ret_tokens, &f) ? give(&f, e) : PN_OK;
+}
+
+int pn_session_save_file(struct pn_session *s, const char *path, uint32_t *ret_tokens, struct pn_error *e) {
+    struct stream x = { 0 };
+    struct fo_err f;
+    uint32_t n = 0;
+    if (fo_outfile_open(path, true, 0, &x.out, &f)) return give(&f, e);
+    if (save(s, &x, &n, &f)) {
+        fo_outfile_drop(x.out);
+        return give(&f, e);
+    }
+    if (fo_outfile_commit(x.out, &f)) return give(&f, e);
+    if (ret_tokens) *ret_tokens = n;
+    return PN_OK;
+}
+
+int pn_session_restore_file(struct pn_session *s, const char *path, uint32_t *ret_tokens, struct pn_error *e) {
+    struct stream x = { .in = fopen(path, "rbe") };
+    struct fo_err f;
+    if (!x.in) {
+        fo_fail_errno(&f, errno, "%s", path);
+        return give(&f, e);
+    }
+    int rc = restore(s, &x, ret_tokens, &f);
+    fclose(x.in);
+    return rc ? give(&f, e) : PN_OK;
 }
 
 /* --- answers --------------------------------------------------------------------------------- */

@@ -122,6 +122,25 @@ int pn_session_open(struct pn_llm *m, struct pn_session **ret, struct pn_error *
 /* Gives up the kept prefix. Gens started from it live on until they are freed. */
 void pn_session_close(struct pn_session *s);
 
+/* Takes the next `n` bytes of a session. Non-zero ends the call with PN_ERR_CANCELLED. */
+typedef int pn_write_fn(void *ctx, const void *bytes, size_t n);
+/* Gives up to `n` bytes of a session: how many, 0 = there are no more, negative ends the call with PN_ERR_CANCELLED. */
+typedef ptrdiff_t pn_read_fn(void *ctx, void *bytes, size_t n);
+
+/* Writes out what the session has computed, so that it can go on elsewhere or later: with the same model file and the same settings, on any number of
+ * threads. Memory stays bounded and other answers go on meanwhile; while one of this session runs, what is written is what could be gone on
+ * from at that moment. ret_tokens (may be NULL) is how many tokens that is. PN_ERR_NOT_FOUND: nothing is kept; PN_ERR_BUSY: it runs and there
+ * is nothing yet; PN_ERR_NO_MEMORY: it gave way to other answers; PN_ERR_UNAVAILABLE, PN_ERR_LOST, PN_ERR_CANCELLED. */
+int pn_session_save(struct pn_session *s, pn_write_fn *write, void *ctx, uint32_t *ret_tokens, struct pn_error *e);
+/* Reads it back into a session, of which the next prompt that begins with the same tokens computes only what is new: ret_tokens (may be NULL) of them are there,
+ * never 0. Bytes from anywhere may be given: PN_ERR_FORMAT when they were cut or altered, PN_ERR_UNSUPPORTED when they go with something else (the message
+ * names what differs: weights, chat_template, kv.k, ctx_cap and the like). PN_ERR_NO_MEMORY (need and have), PN_ERR_UNAVAILABLE, PN_ERR_LOST,
+ * PN_ERR_CANCELLED. On failure the session is what it was. */
+int pn_session_restore(struct pn_session *s, pn_read_fn *read, void *ctx, uint32_t *ret_tokens, struct pn_error *e);
+/* The same to and from a file, which appears under its name when it is whole. Besides: PN_ERR_NOT_FOUND, PN_ERR_ACCESS, PN_ERR_IO. */
+int pn_session_save_file(struct pn_session *s, const char *path, uint32_t *ret_tokens, struct pn_error *e);
+int pn_session_restore_file(struct pn_session *s, const char *path, uint32_t *ret_tokens, struct pn_error *e);
+
 /* --- answers --------------------------------------------------------------------------------- */
 struct pn_gen_options {
     /* What to answer: exactly one of these three. */

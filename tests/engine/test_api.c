@@ -262,6 +262,112 @@ static void *ask(void *arg) {
     return rc == PN_OK && strcmp(h.text, a->want) == 0 ? NULL : a;
 }
 
+/* --- sessions that are saved ------------------------------------------------------------------- */
+struct bytes {
+    unsigned char *p;
+    size_t n, at, most; /* most: of one read; 0 = as many as are asked for */
+    bool fails;
+};
+
+static int keep_bytes(void *ctx, const void *bytes, size_t n) {
+    struct bytes *b = ctx;
+    if (b->fails) return 1;
+    b->p = realloc(b->p, b->n + n);
+    memcpy(b->p + b->n, bytes, n);
+    b->n += n;
+    return 0;
+}
+
+static ptrdiff_t give_bytes(void *ctx, void *bytes, size_t n) {
+    struct bytes *b = ctx;
+    if (b->fails) return -1;
+    if (b->most && n > b->most) n = b->most;
+    if (n > b->n - b->at) n = b->n - b->at;
+    memcpy(bytes, b->p + b->at, n);
+    b->at += n;
+    return (ptrdiff_t)n;
+}
+
+static void a_session_goes_on_in_another_process_as_it_would_have(void **state) {
+    (void)state;
+    static const char first[] = "Once upon a time there was a long beginning of a story, and it went on.", more[] = "Once upon a time there was a long beginning of a story, and it went on. And then?";
+    char path[] = "/tmp/pantheon-session-XXXXXX";
+    for (int way = 0; way < 2; way++) { /* functions, a file */
+        struct pn_error e = { 0 };
+        struct pn_result r;
+        struct bytes b = { .most = 100 };
+        static struct heard unbroken, restored;
+        uint32_t saved = 0, back = 0;
+        struct pn_gen_options o = raw(first, 1);
+        struct pn_llm *m = load(256, 1, true);
+        struct pn_session *s = session(m);
+        memset(&unbroken, 0, sizeof unbroken);
+        memset(&restored, 0, sizeof restored);
+        assert_int_equal(pn_session_save(s, keep_bytes, &b, &saved, &e), PN_ERR_NOT_FOUND);
+        assert_int_equal(pn_generate(s, &o, NULL, NULL, &r, &e), PN_OK);
+        if (way == 1) close(mkstemp(path));
+        int rc = way ? pn_session_save_file(s, path, &saved, &e) : pn_session_save(s, keep_bytes, &b, &saved, &e);
+        if (rc != PN_OK) fail_msg("%s", e.message);
+        assert_int_equal(saved, r.prompt_tokens);
+        o = raw(more, 20);
+        assert_int_equal(pn_generate(s, &o, hear, &unbroken, &r, &e), PN_OK);
+        assert_int_equal(r.cached_tokens, saved);
+        pn_session_close(s);
+        pn_llm_unload(m);
+
+        m = load(256, 1, true);
+        s = session(m);
+        rc = way ? pn_session_restore_file(s, path, &back, &e) : pn_session_restore(s, give_bytes, &b, &back, &e);
+        if (rc != PN_OK) fail_msg("%s", e.message);
+        assert_int_equal(back, saved);
+        assert_int_equal(pn_generate(s, &o, hear, &restored, &r, &e), PN_OK);
+        assert_int_equal(r.cached_tokens, saved);
+        assert_string_equal(restored.text, unbroken.text);
+        pn_session_close(s);
+        pn_llm_unload(m);
+        free(b.p);
+    }
+    unlink(path);
+}
+
+static void what_is_wrong_with_a_saved_session_is_said(void **state) {
+    (void)state;
+    struct pn_error e = { 0 };
+    struct pn_result r;
+    struct bytes b = { 0 };
+    struct pn_gen_options o = raw("Some text that is long enough.", 1);
+    uint32_t n = 77;
+    struct pn_llm *m = load(256, 1, true), *other = load(256, 1, false);
+    struct pn_session *s = session(m), *t = session(other);
+    assert_int_equal(pn_generate(s, &o, NULL, NULL, &r, &e), PN_OK);
+    assert_int_equal(pn_session_save(s, keep_bytes, &b, NULL, &e), PN_OK);
+    assert_int_equal(pn_session_restore(t, give_bytes, &b, &n, &e), PN_ERR_UNSUPPORTED);
+    assert_non_null(strstr(e.message, "kv.k"));
+    b.at = 0;
+    b.p[b.n / 2] ^= 1;
+    assert_int_equal(pn_session_restore(s, give_bytes, &b, &n, &e), PN_ERR_FORMAT);
+    b.p[b.n / 2] ^= 1;
+    b.at = 0;
+    b.n--;
+    assert_int_equal(pn_session_restore(s, give_bytes, &b, &n, &e), PN_ERR_FORMAT);
+    b.fails = true;
+    assert_int_equal(pn_session_restore(s, give_bytes, &b, &n, &e), PN_ERR_CANCELLED);
+    assert_int_equal(pn_session_save(s, keep_bytes, &b, &n, &e), PN_ERR_CANCELLED);
+    assert_int_equal(pn_session_restore_file(s, "/nowhere/at/all", &n, &e), PN_ERR_NOT_FOUND);
+    assert_int_equal(pn_session_save_file(s, "/nowhere/at/all", &n, &e), PN_ERR_NOT_FOUND);
+    assert_int_equal(pn_session_restore_file(s, "/tmp", &n, &e), PN_ERR_IO);
+    assert_int_equal(n, 77);
+    o = raw("Some text that is long enough. And more.", 1);
+    assert_int_equal(pn_generate(s, &o, NULL, NULL, &r, &e), PN_OK);
+    assert_true(r.cached_tokens > 0); /* it is what it was */
+    pn_llm_unload(m);
+    assert_int_equal(pn_session_save(s, keep_bytes, &b, &n, &e), PN_ERR_UNAVAILABLE);
+    pn_session_close(s);
+    pn_session_close(t);
+    pn_llm_unload(other);
+    free(b.p);
+}
+
 static void many_threads_share_one_model(void **state) {
     (void)state;
     struct pn_llm *m = load(256, 4, false);
@@ -316,6 +422,8 @@ int main(void) {
         cmocka_unit_test(refusals_carry_code_numbers_and_text),
         cmocka_unit_test(info_says_what_was_loaded),
         cmocka_unit_test(handles_outlive_an_unload),
+        cmocka_unit_test(a_session_goes_on_in_another_process_as_it_would_have),
+        cmocka_unit_test(what_is_wrong_with_a_saved_session_is_said),
         cmocka_unit_test(many_threads_share_one_model),
         cmocka_unit_test(starting_survives_every_failing_allocation),
     };
