@@ -1,11 +1,12 @@
 """Memory that becomes short: levels, what models give way by, that it is told, and that all of it is taken back."""
 import concurrent.futures
 import re
+import subprocess
 import time
 
 import pytest
 
-from conftest import manifest, wait_for
+from conftest import BUILD, ROOT, SLOW, manifest, wait_for
 from world import condition, declared, model, notify_socket, reconcile
 
 ORDER = ["kv_floor", "requantise_cold", "half_concurrency", "prefill_clamp", "evict_cold", "drop_page_cache", "one_slot"]
@@ -143,6 +144,32 @@ def test_pain_66_an_answer_says_what_touched_it(models, start, host):
     wait_level(d, "normal")
     assert "x-pantheon-pressure" not in d.chat(max_tokens=2).headers
     assert condition(model(d, "tiny"), "Degraded")["status"] == "False"
+
+
+def test_new_kv_is_of_the_floor_type_and_an_answer_says_so(start, host, tmp_path):
+    """With heads that a quantised type fits: what pressure turns KV into, by how much, and what `kv: { floor: f16 }` forbids."""
+    path = tmp_path / "heads.gguf"
+    subprocess.run([str(BUILD / "tests/gen/tiny"), str(path), "--chatml", "--ctx", "512", "--embd", "128", "--heads", "4", "--kv-heads", "2"], check=True, cwd=ROOT)
+    d = start(manifest(("floor", path), ("none", path, "kv: { floor: f16 }"), top=PRESSURE), env=host.env)
+    wait_for(d.settled, 20)
+    text = "word " * 40
+    assert d.chat(text, "floor", max_tokens=4).status == 200
+    before = memory(d, "floor")
+    assert before["effective"]["kv"] == "f16/f16" and before["kv_floor_pages"] == 0 and before["kv_bytes_used"] > 0
+    host.use(85)
+    wait_level(d, "watch", "floor")
+    wait_level(d, "watch", "none")
+    assert d.chat("other " + text, "floor", max_tokens=4).headers["x-pantheon-pressure"] == "watch; kv=q4_0" or SLOW > 1
+    assert "x-pantheon-pressure" not in d.chat("other " + text, "none", max_tokens=4).headers
+    assert memory(d, "none")["effective"]["kv"] == "f16/f16" and memory(d, "none")["kv_floor_pages"] == 0
+    if SLOW > 1:
+        return  # pages of a few tokens: there are no smaller ones
+    now = memory(d, "floor")
+    assert now["effective"]["kv"] == "q4_0/q4_0" and now["kv_floor_pages"] > 0
+    # and what was kept before, when nobody has used it for a while
+    wait_for(lambda: memory(d, "floor")["kv_floor_pages"] > now["kv_floor_pages"], 20, "the first conversation made small")
+    assert memory(d, "floor")["kv_bytes_used"] <= before["kv_bytes_used"], "two conversations in no more than the place of one"
+    assert d.chat(text, "floor", max_tokens=4).json["usage"]["prompt_tokens_details"]["cached_tokens"] > 0, "and it is still found"
 
 
 def test_pain_27_the_status_says_what_is_lower_than_declared_and_why(models, start, host):

@@ -2,6 +2,7 @@
 #include "foundry/base/file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <signal.h>
@@ -14,6 +15,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -309,6 +311,37 @@ static void what_is_forgotten_leaves_memory_and_can_be_read_again(void **state) 
     fo_map_close(m);
 }
 
+/* Pages of the map that are in the system's cache. */
+static size_t cached(const struct fo_map *m, size_t n) {
+    unsigned char in[1 << 10];
+    size_t k = 0;
+    assert_true(n / page <= sizeof in);
+    assert_int_equal(mincore((void *)(uintptr_t)fo_map_data(m), n, in), 0);
+    for (size_t i = 0; i < n / page; i++) k += in[i] & 1;
+    return k;
+}
+
+static void what_is_dropped_leaves_the_cache_too(void **state) {
+    (void)state;
+    enum { N = 1 << 20 };
+    struct fo_map *m = map_of(N);
+    struct statfs fs;
+    struct fo_err e;
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    assert_true(fd >= 0 && fsync(fd) == 0 && fstatfs(fd, &fs) == 0); /* what is not on the disk yet stays */
+    close(fd);
+    for (size_t i = 0; i < N; i += 4096) assert_int_equal(at(m, i), 'x');
+    size_t before = cached(m, N);
+    assert_true(before > 0);
+    fo_map_forget(m, fo_map_data(m), N);
+    assert_int_equal(cached(m, N), before);
+    fo_map_drop(m);
+    if (fs.f_type != TMPFS_MAGIC) assert_true(cached(m, N) < before / 4); /* what lies there is nowhere else */
+    for (size_t i = 0; i < N; i++) assert_int_equal(at(m, i), 'x');
+    assert_int_equal(fo_map_state(m, &e), FO_OK);
+    fo_map_close(m);
+}
+
 static void a_file_replaced_by_rename_or_removed_is_kept_and_known_as_replaced(void **state) {
     (void)state;
     struct fo_map *m = map_of(PAGES * page);
@@ -404,6 +437,7 @@ int main(int argc, char **argv) {
         IN_DIR(a_fault_is_remembered_although_the_file_looks_the_same_again),
         IN_DIR(a_file_rewritten_or_extended_in_place_is_lost),
         IN_DIR(what_is_forgotten_leaves_memory_and_can_be_read_again),
+        IN_DIR(what_is_dropped_leaves_the_cache_too),
         IN_DIR(a_file_replaced_by_rename_or_removed_is_kept_and_known_as_replaced),
         IN_DIR(no_more_maps_than_the_handler_can_know),
         IN_DIR(compute_threads_survive_a_truncation_under_their_hands),
