@@ -20,6 +20,8 @@
 #include "foundry/base/buf.h"
 #include "foundry/base/units.h"
 
+enum { IDLE_LOOK_MS = 2000 };
+
 static uint64_t sub(uint64_t a, uint64_t b) {
     return a > b ? a - b : 0;
 }
@@ -101,7 +103,16 @@ static bool tell(struct pd_app *app, struct pd_world *w, uint64_t room) {
     return changed;
 }
 
+/* Whether a look may change what somebody feels now. */
+static bool matters(struct pd_app *app, const struct pd_world *w) {
+    bool is_short = w->pressure.level > PN_NORMAL;
+    for (size_t i = 0; i < w->n_dies; i++) is_short |= w->dies[i].pressure.level > PN_NORMAL;
+    return is_short || pn_engine_active(app->engine) > 0;
+}
+
 bool pd_pressure_look(struct pd_app *app, struct pd_world *w, const struct cf_manifest *m, uint64_t now_ms) {
+    if (now_ms - w->pressure_look_ms < IDLE_LOOK_MS && !matters(app, w)) return false;
+    w->pressure_look_ms = now_ms;
     const struct pn_thresholds t = thresholds_of(&m->pressure);
     struct pn_reading host = read_host();
     char where[80];

@@ -15,7 +15,8 @@ struct pn_model_info;
 struct pn_served;
 struct pn_served_status;
 
-/* Behind pd_facts_look, whose readings of dies it takes. True when a level is another one, which pages show. Each change is an event, and a line of
+/* Behind pd_facts_look, whose readings of dies it takes. Looks at every call while requests run or memory is short, else every two seconds: an idle daemon
+ * costs nothing. True when a level is another one, which pages show. Each change is an event, and a line of
  * the log, with its numbers; so is each rung of a model. */
 bool pd_pressure_look(struct pd_app *app, struct pd_world *w, const struct cf_manifest *m, uint64_t now_ms);
 

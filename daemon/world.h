@@ -65,6 +65,7 @@ struct pd_world {
     struct pd_estimate **estimates; /* estimate.h */
     size_t n_estimates;
     struct pn_pressure pressure; /* of the host */
+    uint64_t pressure_look_ms;   /* when it and the dies were judged last */
     int threads;     /* for devices */
     const char *isa;
 };
