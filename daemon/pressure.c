@@ -154,16 +154,18 @@ void pd_pressure_note(struct pd_call *c, const struct pn_served *s, const struct
 }
 
 void pd_pressure_text(const struct pd_world *w, char *ret, size_t size) {
-    size_t len = 0;
-    *ret = '\0';
+    struct fo_buf b;
+    fo_buf_init(&b, size - 1);
     for (int level = PN_CRITICAL; level > PN_NORMAL; level--) {
-        bool first = true;
+        const char *before = b.len ? ", " : "memory "; /* of this level's first */
         for (size_t i = 0; i <= w->n_dies; i++) {
-            const struct pd_die *d = i > 0 ? &w->dies[i - 1] : NULL;
-            if ((d ? (int)d->pressure.level : (int)w->pressure.level) != level || len >= size) continue;
-            int n = snprintf(ret + len, size - len, first ? "%s%s on %s" : "%s%s, %s", !first ? "" : len == 0 ? "memory " : ", ", first ? pn_level_name((enum pn_level)level) : "", d ? d->name : "host");
-            if (n > 0) len += (size_t)n;
-            first = false;
+            const struct pd_die *d = i > 0 ? &w->dies[i - 1] : NULL; /* the host comes first */
+            if ((int)(d ? d->pressure.level : w->pressure.level) != level) continue;
+            if (before) fo_buf_printf(&b, "%s%s on ", before, pn_level_name((enum pn_level)level));
+            fo_buf_printf(&b, "%s%s", before ? "" : " and ", d ? d->name : "host");
+            before = NULL;
         }
     }
+    snprintf(ret, size, "%s", b.len ? fo_buf_str(&b) : "");
+    fo_buf_done(&b);
 }

@@ -25,5 +25,5 @@ void pd_pressure_effects(const struct pn_model_info *info, const struct pn_serve
 /* Of a request that was admitted: its need of KV for the log, and, when rungs touch its answer, the header that says so. Any thread. */
 void pd_pressure_note(struct pd_call *c, const struct pn_served *s, const struct pn_budget *budget);
 
-/* For people: where memory is short, the highest level first, "memory tight on host, watch on s0"; "" = nowhere. */
+/* For people: where memory is short, the highest level first, "memory tight on host and s1, watch on s0"; "" = nowhere. */
 void pd_pressure_text(const struct pd_world *w, char *ret, size_t size);

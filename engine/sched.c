@@ -12,6 +12,7 @@
 #include "engine/request_worker.h"
 #include "engine/wake.h"
 #include "foundry/base/clock.h"
+#include "foundry/base/log.h"
 #include "foundry/base/signals.h"
 
 enum { RETRY_MAX_S = 120, RETRY_DRAINING_S = 10, RETRY_FAILED_S = 60, GUESS_TOKENS = 128 };
@@ -314,6 +315,11 @@ static void sched_done(struct pn_sched *s) {
     free(s);
 }
 
+static void say_rung(void *ctx, const struct pn_rung *r, bool on) {
+    const struct pn_sched *s = ctx;
+    FO_DEBUGF("sched", "rung %s %s max_concurrent=%u prefill_chunk=%u", r->name, on ? "applied" : "undone", s->ladder.now.max_concurrent, s->ladder.now.prefill_chunk);
+}
+
 int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, pn_sched_heir *heir, void *ctx, struct pn_sched **ret, struct fo_err *e) {
     struct pn_sched *s = calloc(1, sizeof *s);
     if (!s) return fo_fail(e, FO_ENOMEM, "no memory for a scheduler");
@@ -337,6 +343,8 @@ int pn_sched_new(struct pn_model *m, const struct pn_sched_limits *l, pn_sched_h
     s->n_slots = pn_least(pn_least(s->info->max_concurrent, s->info->max_sessions), s->info->max_batch);
     struct pn_effective declared = pn_sched_declared(s, l);
     pn_ladder_init(&s->ladder, &declared);
+    s->ladder.told = say_rung;
+    s->ladder.ctx = s;
     s->busy_ms = pn_now_ms();
     s->wake = pn_wake_new();
     s->slots = calloc(s->n_slots, sizeof *s->slots);

@@ -9,7 +9,7 @@
 #include "engine/prefix.h"
 #include "engine/wake.h"
 
-enum { COLD_MS = 5000, UNUSED_MS = 10000, LOOK_MS = 250, TEXTS_AT_ONCE = 2, PAGES_AT_ONCE = 4, PLACES_AT_ONCE = 64 };
+enum { COLD_MS = 5000, UNUSED_MS = 10000, LOOK_MS = 250, TEXTS_AT_ONCE = 2, PLACES_AT_ONCE = 64, REQUANTISE_MS = 5 };
 
 struct pn_effective pn_sched_declared(const struct pn_sched *s, const struct pn_sched_limits *l) {
     return (struct pn_effective){ .max_concurrent = pn_least(l->max_concurrent, s->n_slots), .prefill_chunk = s->info->max_batch };
@@ -30,12 +30,13 @@ static int write_small(void *ctx, uint32_t from, uint32_t to) {
     return rc;
 }
 
-/* Some pages of cold texts; when there were none, not before a while. */
+/* Pages of cold texts, for as long as a small step takes; when there were none, not before a while. */
 static bool requantise_cold(struct pn_sched *s, double before_ms, double now_ms) {
     if (s->cannot_requantise || now_ms < s->requantise_ms) return false;
-    bool more = pn_prefix_requantise(s->idle, before_ms, PAGES_AT_ONCE, write_small, s) > 0;
-    if (!more) s->requantise_ms = now_ms + LOOK_MS;
-    return more;
+    uint32_t n = 0;
+    while (pn_prefix_requantise(s->idle, before_ms, 1, write_small, s) > 0 && ++n > 0 && pn_now_ms() < now_ms + REQUANTISE_MS) {}
+    if (n == 0) s->requantise_ms = now_ms + LOOK_MS;
+    return n > 0;
 }
 
 bool pn_sched_relieve(struct pn_sched *s) {

@@ -204,6 +204,21 @@ def test_those_who_run_go_on_and_the_others_wait(models, start, host):
         assert most == 1
 
 
+def test_who_finds_no_place_at_critical_is_told_when_to_come_back(models, start, host):
+    d = start(manifest(("slow", models["slow"], "max_concurrent: 4\nmax_sessions: 4\nqueue: { depth: 1 }"), top=PRESSURE), env=host.env)
+    wait_for(d.settled, 20)
+    host.use(99)
+    wait_level(d, "critical", "slow")
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        running = pool.submit(d.chat, "a", "slow", max_tokens=300, ignore_eos=True)
+        wait_for(lambda: model(d, "slow")["counters"]["running"] == 1, 10)
+        waiting = pool.submit(d.chat, "b", "slow", max_tokens=10, ignore_eos=True)
+        wait_for(lambda: model(d, "slow")["counters"]["queued"] == 1, 10)
+        r = d.chat("c", "slow", max_tokens=10)
+        assert r.status == 429 and int(r.headers["Retry-After"]) > 0
+        assert running.result().status == waiting.result().status == 200
+
+
 def test_kept_conversations_go_when_memory_is_critical(models, start, host):
     d = start(manifest(("tiny", models["tiny"]), top=PRESSURE), env=host.env)
     wait_for(d.settled, 20)
