@@ -141,6 +141,14 @@ static const struct cf_key pressure_rows[] = {
 };
 KEYS(pressure, "'pressure'", struct cf_manifest);
 
+static const struct cf_key sessions_rows[] = {
+    { .name = "path", .kind = CF_PATH, IN(sessions.path), .change = CF_LIVE, .also = "dir directory folder",
+      .help = "The folder, which nobody else may look into; absent: `sessions` in the state directory." },
+    { .name = "quota", .kind = CF_BYTES, IN(sessions.quota_bytes), .min = MiB, .max = 64 * TiB, .def = "2GiB", .change = CF_LIVE, .also = "size limit max",
+      .help = "What all of them may take; those used least recently go first." },
+};
+KEYS(sessions, "'sessions'", struct cf_manifest);
+
 static const struct cf_key queue_rows[] = {
     { .name = "depth", .kind = CF_COUNT, OF(queue_depth), .min = 0, .max = 4096, .def = "8", .change = CF_LIVE,
       .also = "size length max", .help = "Requests that may wait; one more is answered 429 with Retry-After." },
@@ -243,8 +251,8 @@ static const struct cf_key model_rows[] = {
       .help = "Higher ones are loaded first." },
     { .name = "memory", .kind = CF_CHOICE, OF(memory), .words = "gated|trust", .def = "gated", .change = CF_LIVE,
       .help = "`gated`: not loaded unless the estimate fits. `trust`: loaded although it says no." },
-    { .name = "save_on_unload", .kind = CF_FLAG, .later = true, .def = "false", .change = CF_LIVE,
-      .help = "Keeps its sessions on disk when it is unloaded." },
+    { .name = "save_on_unload", .kind = CF_FLAG, OF(save_on_unload), .def = "false", .change = CF_LIVE,
+      .help = "Keeps its sessions on disk (`sessions`) when it is unloaded, and has them back when it is loaded." },
     { .name = "sampling", .kind = CF_GROUP, .keys = &sampling, .also = "parameters options generation",
       .help = "For requests that leave a field out; without it, the API's defaults." },
     { .name = "chat_template", .kind = CF_PATH, OF(chat_template), .autos = true, .def = "auto", .change = CF_RELOAD,
@@ -264,6 +272,7 @@ static const struct cf_key root_rows[] = {
       .count = offsetof(struct cf_manifest, n_dies), .max = 64, .also = "devices gpus",
       .help = "The devices to use; absent: all that the build can drive." },
     { .name = "pressure", .kind = CF_GROUP, .keys = &pressure, .help = "When memory counts as short." },
+    { .name = "sessions", .kind = CF_GROUP, .keys = &sessions, .help = "Where sessions lie while their model is not loaded (`save_on_unload`)." },
     { .name = "defaults", .kind = CF_GROUP, .keys = &defaults, .at = offsetof(struct cf_manifest, defaults),
       .help = "For models that leave a key out." },
     { .name = "models", .kind = CF_LIST, .each = CF_GROUP, .keys = &model, IN(models),

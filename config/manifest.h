@@ -88,6 +88,7 @@ struct cf_model {
     int64_t priority;
     int state;           /* enum cf_state */
     int memory;          /* enum cf_memory */
+    bool save_on_unload;
     char *chat_template; /* NULL = auto, else a path of a template file */
     struct cf_sampling sampling;
     int line;      /* where it stands in the manifest, for messages; 0 = elsewhere */
@@ -100,11 +101,18 @@ struct cf_pressure {
     uint64_t hold_ms;
 };
 
+/* Sessions on disk. */
+struct cf_sessions {
+    char *path; /* as written; NULL = in the state directory */
+    uint64_t quota_bytes;
+};
+
 struct cf_manifest {
     int64_t version;
     struct cf_server server;
     struct cf_host host;
     struct cf_pressure pressure;
+    struct cf_sessions sessions;
     struct cf_die *dies; /* n_dies = 0: all that the build can drive */
     size_t n_dies;
     struct cf_model defaults; /* what each model starts as: `defaults:` over the table's own; name and source are NULL */

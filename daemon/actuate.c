@@ -16,6 +16,7 @@
 #include "daemon/estimate.h"
 #include "daemon/hostmem.h"
 #include "daemon/log.h"
+#include "daemon/sessions.h"
 #include "engine/engine.h"
 #include "foundry/base/clock.h"
 #include "foundry/base/file.h"
@@ -258,6 +259,9 @@ static int load(struct pd_loader *l, struct pd_step *s, const struct pd_form *f,
         pn_engine_unload_replica(l->app->engine, s->model, (uint32_t)s->replica, 0, &ignored);
         return too_long(s->load_timeout_ms, e);
     }
+    struct pn_served *served = pn_engine_get_replica(l->app->engine, s->model, (uint32_t)s->replica);
+    if (served) pd_sessions_restore(l->app, served, f->spec->save_on_unload);
+    pn_served_put(served);
     return FO_OK;
 }
 

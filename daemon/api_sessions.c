@@ -11,6 +11,7 @@
 #include "daemon/http.h"
 #include "daemon/oai.h"
 #include "daemon/routes.h"
+#include "daemon/sessions.h"
 #include "daemon/text.h"
 #include "daemon/whose.h"
 #include "engine/blob.h"
@@ -222,7 +223,7 @@ void pd_put_session(struct pd_app *app, struct pd_call *c, const char *param) {
     uint64_t bytes = pn_blob_work_bytes(m);
     if ((ok = work_begin(bytes, &x))) {
         struct in in = { .call = c, .most = pn_blob_most_bytes(m) };
-        const struct pn_blob_source from = { in_read, in_end, &in };
+        const struct pn_blob_source from = { .read = in_read, .end = in_end, .ctx = &in };
         ok = pn_served_restore(s, tenant_of(c), param, &from, &n, &field, &e) == 0;
         atomic_fetch_sub(&work, bytes);
         if (!ok) session_error(app, s, &e, field, &x);
@@ -237,25 +238,32 @@ void pd_delete_session(struct pd_app *app, struct pd_call *c, const char *param)
     struct pd_error x;
     struct fo_err e = { 0 };
     struct pn_served *s;
-    struct copies all;
+    struct copies all = { .n = 0 };
+    char name[128];
     uint32_t n = 0, one;
     int rc = 0;
-    if (!find(app, c, param, &s, &x)) {
+    if (!id_ok(param, &x) || !model_name(app, c, name, &x)) {
         pd_error_reply(c, &x);
         return;
     }
-    copies_of(app, s, &all);
+    struct pd_view *v = pd_app_view(app);
+    const struct pd_entry *entry = pd_view_find(v, name);
+    if (entry) snprintf(name, sizeof name, "%s", entry->decl->name);
+    pd_view_put(v);
+    bool on_disk = entry && pd_sessions_forget(app, name, tenant_of(c), param), loaded = find(app, c, param, &s, &x);
+    if (on_disk) n++;
+    if (loaded) copies_of(app, s, &all);
     for (size_t i = 0; i < all.n; i++) {
         if (pn_served_drop(all.list[i], tenant_of(c), param, &one, &e)) rc = (int)e.code;
         else n += one;
     }
     copies_done(&all);
-    if (n == 0 && rc == 0) rc = fo_fail(&e, FO_ENOENT, "nothing is kept of this session");
+    if (n == 0 && rc == 0) fo_fail(&e, FO_ENOENT, "nothing is kept of this session");
     if (n > 0) {
-        pd_reply_object(c, 200, json_pack("{s:s, s:s, s:s, s:b}", "id", param, "object", "session", "model", pn_served_name(s), "deleted", 1));
+        pd_reply_object(c, 200, json_pack("{s:s, s:s, s:s, s:b}", "id", param, "object", "session", "model", name, "deleted", 1));
     } else {
-        session_error(app, s, &e, NULL, &x);
+        if (loaded) session_error(app, s, &e, NULL, &x);
         pd_error_reply(c, &x);
     }
-    pn_served_put(s);
+    if (loaded) pn_served_put(s);
 }

@@ -32,6 +32,7 @@
 #include "daemon/loop.h"
 #include "daemon/notify.h"
 #include "daemon/pressure.h"
+#include "daemon/sessions.h"
 #include "daemon/source.h"
 #include "daemon/status.h"
 #include "daemon/world.h"
@@ -525,7 +526,7 @@ static void drain(struct pd_loop *l) {
     pd_http_drain(app->http);
     pn_engine_drain(app->engine);
     pd_notify_stopping();
-    pd_notify_extend((drain_ms + 2 * CANCEL_MS) * 1000ull);
+    pd_notify_extend((drain_ms + 2 * CANCEL_MS + PD_SESSIONS_SAVE_MS) * 1000ull);
     publish(l);
     fo_log(FO_LOG_INFO, "serve", "event=draining requests=%u drain=\"%s\"", pn_engine_active(app->engine), fo_format_ms(drain_ms, text, sizeof text));
     for (uint32_t last = UINT32_MAX;;) {
@@ -541,7 +542,7 @@ static void drain(struct pd_loop *l) {
             fo_log(FO_LOG_WARN, "serve", "event=drain_over requests=%u next=\"cancelling them\"", left);
             pn_engine_cancel_all(app->engine);
         }
-        if (fo_now_ms() >= end) break;
+        if (fo_now_ms() >= end + (l->step && l->step->kind != PD_STEP_LOAD ? PD_SESSIONS_SAVE_MS : 0)) break;
         if (wait_event(l, DRAIN_LOOK_MS) == SIGINT) {
             fo_log(FO_LOG_WARN, "serve", "event=interrupted next=\"ending at once\"");
             _exit(130);

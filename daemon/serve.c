@@ -20,6 +20,7 @@
 #include "daemon/notify.h"
 #include "daemon/reconcile.h"
 #include "daemon/routes.h"
+#include "daemon/sessions.h"
 #include "daemon/source.h"
 #include "engine/engine.h"
 #include "engine/version.h"
@@ -64,6 +65,7 @@ int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
     int status = PD_SERVED, code = pd_app_init(&app, &e);
     app.config = opts->config;
     if (code == FO_OK) code = pn_engine_new(&app.engine, &e);
+    if (code == FO_OK) pn_engine_on_leave(app.engine, pd_sessions_leave, &app);
     if (code == FO_OK) code = pd_gate_new(&app.gate, &e);
     if (code == FO_OK) code = pd_cert_new(&app.cert, &e);
     if (code == FO_OK) code = pd_notify_sockets(&passed, &e);
@@ -78,6 +80,7 @@ int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {
         status = PD_CANNOT_SERVE;
     }
     pd_http_close(app.http);
+    if (code == FO_OK) pd_sessions_save_all(&app);
     pn_engine_free(app.engine);
     pd_loop_free(loop);
     pd_gate_free(app.gate);

@@ -249,7 +249,7 @@ static int save(struct pn_session *s, struct stream *x, uint32_t *ret_tokens, st
 }
 
 static int restore(struct pn_session *s, struct stream *x, uint32_t *ret_tokens, struct fo_err *f) {
-    const struct pn_blob_source from = { stream_read, stream_end, x };
+    const struct pn_blob_source from = { .read = stream_read, .end = stream_end, .ctx = x };
     uint32_t n;
     int rc = pn_served_restore(s->m->served, NULL, s->key, &from, &n, NULL, f);
     if (rc == 0 && ret_tokens) *ret_tokens = n;

@@ -7,6 +7,7 @@
  *
  * Any thread, but the worker's; blocking. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -25,6 +26,7 @@ struct pn_blob_source {
     int (*read)(void *ctx, void *bytes, size_t n, struct fo_err *e);
     int (*end)(void *ctx, struct fo_err *e); /* whether nothing follows: FO_EFORMAT. NULL = that is nobody's business */
     void *ctx;
+    bool spare; /* only memory that nothing is kept in is taken */
 };
 
 /* A text as lists have it. A value; strings are its owner's. */

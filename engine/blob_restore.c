@@ -10,6 +10,7 @@
 
 struct restoring {
     const char *tenant, *session;
+    bool spare;
     uint64_t id; /* of the hidden text; 0 = none yet */
     struct pn_blob_head head;
     int32_t *tokens;
@@ -23,7 +24,7 @@ struct restoring {
 static void room_errand(void *ctx, struct pn_model *m, struct pn_prefix *p) {
     struct restoring *x = ctx;
     const struct pn_blob_head *h = &x->head;
-    const struct pn_text_shape shape = { .tokens = x->tokens, .n = h->n_tokens, .first_page = h->first_page, .n_blocks = h->n_blocks, .newest = h->newest, .marks = h->marks, .n_marks = h->n_marks, .kinds = x->kinds, .n_small = h->n_small };
+    const struct pn_text_shape shape = { .tokens = x->tokens, .n = h->n_tokens, .first_page = h->first_page, .n_blocks = h->n_blocks, .newest = h->newest, .marks = h->marks, .n_marks = h->n_marks, .kinds = x->kinds, .n_small = h->n_small, .spare = x->spare };
     (void)m;
     x->rc = pn_prefix_room(p, x->tenant, x->session, &shape, &x->id, &x->err);
 }
@@ -121,7 +122,7 @@ int pn_served_restore(struct pn_served *s, const char *tenant, const char *sessi
     const struct pn_model *m = s->model;
     struct fo_err ignored; /* a worker that is gone holds nothing */
     uint64_t page = pn_blob_page_bytes(m, false), block = pn_blob_state_bytes(m);
-    struct restoring x = { .tenant = tenant, .session = session };
+    struct restoring x = { .tenant = tenant, .session = session, .spare = from->spare };
     x.buf = malloc(page > block ? page : block);
     int rc = x.buf ? get_front(m, &x, from, ret_field, e) : (int)fo_fail_need(e, FO_ENOMEM, page, 0, "no memory for a page of a session");
     if (rc == 0) rc = run(s->sched, room_errand, &x, e);

@@ -164,10 +164,16 @@ int pn_engine_load(struct pn_engine *en, const char *path, const struct pn_serve
     return rc;
 }
 
+void pn_engine_on_leave(struct pn_engine *en, void (*fn)(void *ctx, struct pn_served *s), void *ctx) {
+    en->leave = fn;
+    en->leave_ctx = ctx;
+}
+
 /* Out of the registry, once nothing runs there any more or drain_ms have passed. */
 static void unload(struct pn_engine *en, struct pn_served *s, uint32_t drain_ms) {
     pn_sched_drain(s->sched);
     if (!pn_sched_wait_idle(s->sched, drain_ms)) pn_sched_cancel_all(s->sched, "the model is being unloaded");
+    if (en->leave) en->leave(en->leave_ctx, s);
     pn_sched_stop(s->sched);
     pthread_rwlock_wrlock(&en->lock);
     for (size_t i = 0; i < en->n; i++) {

@@ -46,6 +46,10 @@ int pn_engine_load(struct pn_engine *en, const char *path, const struct pn_serve
 int pn_engine_unload(struct pn_engine *en, const char *name, uint32_t drain_ms, struct fo_err *e);
 int pn_engine_unload_replica(struct pn_engine *en, const char *name, uint32_t replica, uint32_t drain_ms, struct fo_err *e);
 
+/* Called for each instance that is unloaded (but by pn_engine_free), on the thread that does it, when it has drained and before its worker stops: errands still
+ * run. Set before the first load. */
+void pn_engine_on_leave(struct pn_engine *en, void (*fn)(void *ctx, struct pn_served *s), void *ctx);
+
 /* What may change while an instance serves: aliases and all of pn_serve_opts that is not `model`, with its meanings of 0. The opts' model is
  * not read. FO_ENOENT when opts name no loaded instance; FO_EINVAL (an alias is another model's, or max_concurrent is above what was laid
  * out: need and have) and FO_ENOMEM change nothing. */

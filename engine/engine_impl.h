@@ -32,6 +32,8 @@ struct pn_engine {
     struct pn_served **list;
     size_t n;
     bool draining;
+    void (*leave)(void *ctx, struct pn_served *s); /* or NULL; fixed, as its ctx */
+    void *leave_ctx;
 };
 
 /* Under the lock: whether a name or alias means it, and of all that it means the least busy one that serves, else any; NULL = none. */

@@ -609,8 +609,14 @@ int pn_prefix_room(struct pn_prefix *p, const char *tenant, const char *session,
         return fo_fail_need(e, FO_ENOMEM, places, have_places, "kv: %u pages are needed, and %llu are free or held by kept texts", places, (unsigned long long)have_places);
     if (x->n_blocks > have_blocks)
         return fo_fail_need(e, FO_ENOMEM, x->n_blocks, have_blocks, "state: %u blocks are needed, and %llu are free or held by kept texts", x->n_blocks, (unsigned long long)have_blocks);
+    if (x->spare && !has_room(kv, n_pages, x->n_small, x->n_blocks)) return fo_fail_need(e, FO_ENOMEM, places, kv->n_free, "kv: %u pages are needed, and %u are free", places, kv->n_free);
     struct text *t = hidden_new(p, tenant, session, x->n, e);
     if (!t) return e->code;
+    if (x->spare && p->bytes + t->bytes > p->cap_bytes) {
+        fo_fail_need(e, FO_ENOMEM, t->bytes, p->cap_bytes - p->bytes, "the host memory of kept texts is taken");
+        text_free(t);
+        return e->code;
+    }
     for (struct text *old; !has_room(kv, n_pages, x->n_small, x->n_blocks) && ((old = oldest(p, false, true)) || (old = oldest(p, false, false)));) evict(p, old);
     memcpy(t->seq->tokens, x->tokens, x->n * sizeof *x->tokens);
     t->seq->first_page = x->first_page;

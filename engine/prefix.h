@@ -72,6 +72,7 @@ struct pn_text_shape {
     uint32_t n, first_page;      /* pages [first_page, those of n) are taken */
     const unsigned char *kinds;  /* of each of these: 1 = a small one, n_small in all */
     uint32_t n_small;
+    bool spare;                  /* no idle text gives way to it */
     uint32_t n_blocks, newest;   /* blocks of state that are taken, numbered from 0; which one lies behind all tokens */
     const struct pn_mark *marks; /* [n_marks] of these blocks, ascending, each block used by one or as the newest */
     uint32_t n_marks;

@@ -1,9 +1,13 @@
 """Sessions as bytes: they go to their user and come back, survive the daemon, and belong to their key. Pains 60, 62 and 63."""
 import concurrent.futures
 import hashlib
+import os
 import random
+import re
+import signal
 import socket
 import subprocess
+import time
 
 import pytest
 
@@ -200,3 +204,132 @@ def test_a_hundred_clients_put_sessions_and_nothing_is_lost(start, models):
             assert r.headers["retry-after"]
     assert d.request("PUT", url("last"), blob).status == 200
     assert say(d, ids + [7], 1, "last", "m")[1] == 600
+
+
+# --- on disk ---
+
+
+def kept(d):
+    folder = d.state / "sessions"
+    return sorted(folder.glob("*.session")) if folder.exists() else []
+
+
+def told(d, event):
+    return re.findall(rf'event={event} model="m" text="([^"]*)"', d.log)
+
+
+def restarted(start, d, text, how=signal.SIGTERM):
+    """Another daemon over the state of this one, which is ended first."""
+    if how == signal.SIGTERM:
+        d.stop()
+    else:
+        d.process.kill()
+        d.process.wait()
+        d.process.returncode = 0  # as asked
+    return start(text, env={"STATE_DIRECTORY": str(d.state)})
+
+
+@pytest.mark.parametrize("which", ["tiny", "stateful"])
+def test_an_unloaded_model_has_its_sessions_back_when_it_is_loaded(start, models, stateful, which):
+    """Pain 62: unload, load, continue: what was computed is not computed again. With a session's id and without."""
+    d = start(manifest(("m", stateful if which == "stateful" else models["slow"], "max_sessions: 4\nsave_on_unload: true")))
+    a, b = words(150), words(130, 9)
+    say(d, a, 1, "talk", "m")
+    say(d, b, 1, None, "m")
+    assert d.post("/admin/models/unload?wait=1", {"name": "m"}).status == 200
+    assert len(kept(d)) == 2 and (d.state / "sessions").stat().st_mode & 0o777 == 0o700
+    assert told(d, "sessions_saved")[-1].startswith("2, ")
+    assert d.post("/admin/models/load?wait=1", {"name": "m"}).status == 200
+    assert say(d, a + [5], 1, "talk", "m")[1] == 150
+    assert say(d, b + [5], 1, None, "m")[1] == 130
+    # what a session has become takes the place of what it was; DELETE reaches the disk too
+    assert d.post("/admin/models/unload?wait=1", {"name": "m"}).status == 200
+    assert d.request("DELETE", url("talk")).json["deleted"]
+    assert d.post("/admin/models/load?wait=1", {"name": "m"}).status == 200
+    assert d.get(url("talk")).status == 404
+    assert say(d, b + [5, 6], 1, None, "m")[1] >= 130
+
+
+def test_sessions_survive_the_daemon(start, models):
+    text = manifest(("m", models["slow"], "max_sessions: 4\nsave_on_unload: true"))
+    d = start(text)
+    ids = words(150)
+    say(d, ids, 1, "talk", "m")
+    d2 = restarted(start, d, text)
+    assert say(d2, ids + words(20, 2), 24, "talk", "m") == (say(d2, ids + words(20, 2), 24, "other", "m", cache_prompt=False)[0], 150)
+    # other settings: dropped, and said so
+    d2.stop()
+    d3 = start(manifest(("m", models["slow"], "max_sessions: 4\nsave_on_unload: true\nkv: { type: q8_0 }")), env={"STATE_DIRECTORY": str(d.state)})
+    assert told(d3, "session_dropped") and not kept(d)
+    assert say(d3, ids + [5], 1, "talk", "m")[1] == 0
+
+
+def test_the_quota_holds_and_what_was_used_last_stays(start, models):
+    d = start(manifest(("m", models["slow"], "max_sessions: 8\nsave_on_unload: true"), top="sessions: { quota: 2MiB }"))
+    for i in range(8):
+        say(d, words(200, i), 1, f"s{i}", "m")
+    size = len(d.get(url("s0")).body)
+    fit = 2 * 1024 * 1024 // (size + 200)
+    assert 0 < fit < 8, size
+    assert d.post("/admin/models/unload?wait=1", {"name": "m"}).status == 200
+    assert len(kept(d)) == fit and sum(p.stat().st_size for p in kept(d)) <= 2 * 1024 * 1024
+    assert "quota" in told(d, "sessions_not_saved")[-1]
+    assert d.post("/admin/models/load?wait=1", {"name": "m"}).status == 200
+    assert [d.get(url(f"s{i}")).status for i in range(8)] == [404] * (8 - fit) + [200] * fit
+
+
+def test_a_folder_that_cannot_be_used_keeps_no_model_from_leaving(start, models, tmp_path):
+    """No permission, and damaged files: an event, and all goes on."""
+    open_to_all = tmp_path / "open"
+    open_to_all.mkdir(mode=0o755)
+    d = start(manifest(("m", models["slow"], "save_on_unload: true"), top=f"sessions: {{ path: {open_to_all} }}"))
+    say(d, words(100), 1, "s", "m")
+    assert d.post("/admin/models/unload?wait=1", {"name": "m"}).status == 200
+    assert "0700" in told(d, "sessions_not_saved")[-1] and not list(open_to_all.iterdir())
+    open_to_all.chmod(0o700)
+    for _ in range(2):
+        assert d.post("/admin/models/load?wait=1", {"name": "m"}).status == 200
+        say(d, words(100), 1, "s", "m")
+        assert d.post("/admin/models/unload?wait=1", {"name": "m"}).status == 200
+        file = next(open_to_all.iterdir())
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    assert d.post("/admin/models/load?wait=1", {"name": "m"}).status == 200
+    assert told(d, "session_dropped") and not list(open_to_all.iterdir())
+
+
+def test_a_full_disk_is_said_and_the_unload_goes_on(start, models, tmp_path):
+    if os.geteuid() != 0:
+        pytest.skip("mounting takes root")
+    small = tmp_path / "small"
+    small.mkdir()
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=64k,mode=0700", "none", str(small)], capture_output=True).returncode:
+        pytest.skip("mounting is not allowed here")
+    try:
+        d = start(manifest(("m", models["slow"], "save_on_unload: true"), top=f"sessions: {{ path: {small} }}"))
+        say(d, words(300), 1, "s", "m")
+        assert d.post("/admin/models/unload?wait=1", {"name": "m"}).status == 200
+        assert "its file system has" in told(d, "sessions_not_saved")[-1] and not list(small.iterdir())
+        d.stop()
+    finally:
+        subprocess.run(["umount", str(small)], check=True)
+
+
+def test_a_daemon_killed_while_it_saves_leaves_the_old_or_the_new(start, models):
+    text = manifest(("m", models["slow"], "max_sessions: 8\nsave_on_unload: true"))
+    state = None
+    for wait in (0, 0.005, 0.02, 0.05):
+        d = start(text, env={"STATE_DIRECTORY": str(state)} if state else {})
+        d.state = state = state or d.state
+        for i in range(6):
+            say(d, words(250, i), 1, f"s{i}", "m")
+        d.post("/admin/models/unload", {"name": "m"})
+        time.sleep(wait)
+        d.process.kill()
+        d.process.wait()
+        d.process.returncode = 0  # as asked
+    d = start(text, env={"STATE_DIRECTORY": str(state)})
+    assert not told(d, "session_dropped"), d.log  # nothing that is there is damaged
+    for i in range(6):
+        assert say(d, words(250, i) + [5], 1, f"s{i}", "m")[1] in (0, 250)

@@ -57,7 +57,7 @@ struct pn_blob_sink test_blob_sink(struct test_blob *b) {
 
 struct pn_blob_source test_blob_source(struct test_blob *b) {
     b->at = 0;
-    return (struct pn_blob_source){ read_bytes, end, b };
+    return (struct pn_blob_source){ .read = read_bytes, .end = end, .ctx = b };
 }
 
 void test_blob_reseal(struct test_blob *b) {
