@@ -582,12 +582,19 @@ static int ref_geom(struct tap *t, const struct fo_kv_geom *g, struct fo_kv_geom
     return FO_OK;
 }
 
+/* Heads as four bits hold them (cpu/attn.h), or back. */
+static void turn(float *x, int64_t n, int head_dim) {
+    for (int64_t i = 0; i < n; i += head_dim) fo_hadamard(x + i, head_dim);
+}
+
 /* A row of n floats through the type that its page keeps it in. */
-static void round_row(struct tap *t, float *x, enum fo_dtype type, int64_t n) {
+static void round_row(struct tap *t, float *x, enum fo_dtype type, int64_t n, int head_dim) {
     const struct fo_dtype_info *info = fo_dtype_info(type);
     if (type == FO_F32) return;
+    if (type == FO_Q4_0) turn(x, n, head_dim);
     info->from_f32(x, t->rounded.at, (size_t)n);
     info->to_f32(t->rounded.at, x, (size_t)n);
+    if (type == FO_Q4_0) turn(x, n, head_dim);
 }
 
 static int round_kv(struct tap *t, const struct fo_kv_geom *g, const struct fo_attn_batch *b, int64_t row, struct fo_err *e) {
@@ -595,8 +602,8 @@ static int round_kv(struct tap *t, const struct fo_kv_geom *g, const struct fo_a
     for (int i = 0; i < b->n_seqs; i++)
         for (int n = 0; n < b->seqs[i].n; n++) {
             struct fo_kv_place p = fo_kv_place(g, b->seqs[i].pages[(b->seqs[i].pos + n) / g->page_tokens]);
-            round_row(t, t->k.at + (b->seqs[i].row + n) * row, p.k_type, row);
-            round_row(t, t->v.at + (b->seqs[i].row + n) * row, p.v_type, row);
+            round_row(t, t->k.at + (b->seqs[i].row + n) * row, p.k_type, row, g->head_dim);
+            round_row(t, t->v.at + (b->seqs[i].row + n) * row, p.v_type, row, g->head_dim);
         }
     return FO_OK;
 }
@@ -667,6 +674,16 @@ static int try_query(struct fo_stream *s, const struct fo_kv_geom *g, const stru
     return FO_OK;
 }
 
+/* The queries beside K of four bits: turned and rounded, and turned back. */
+static int round_queries(struct tap *t, const struct fo_kv_geom *g, int64_t n, struct fo_err *e) {
+    if (grow(&t->b, (uint64_t)n * sizeof(float), e)) return e->code;
+    memcpy(t->b.at, t->a.at, (size_t)n * sizeof(float));
+    turn(t->b.at, n, g->head_dim);
+    if (round_activations(t, FO_Q8_0, t->b.at, (int)(n / g->head_dim), g->head_dim, e)) return e->code;
+    turn(t->rounded.at, n, g->head_dim);
+    return FO_OK;
+}
+
 static int tap_attend(struct fo_stream *s, const struct fo_kv_geom *g, const float *q, const struct fo_attn_batch *b, int layer, float *out,
                       struct fo_err *e) {
     struct tap *t = tap_of(s);
@@ -676,7 +693,7 @@ static int tap_attend(struct fo_stream *s, const struct fo_kv_geom *g, const flo
     if (fetch_if_same(s, &t->a, q, floats(b->n_rows, row), e) || t->sub->attend(sub_of(s), g, q, b, layer, out, e) || ref_geom(t, g, &ref, e))
         return e->code;
     bool same = t->mode == FO_TAP_SAME, rounds = same && (g->k_type == FO_Q4_0 || (fo_kv_small(g) && g->k_floor == FO_Q4_0)); /* the queries, as activations are for such weights */
-    if (rounds && (round_activations(t, FO_Q8_0, t->a.at, b->n_rows * g->n_head, g->head_dim, e) ||
+    if (rounds && (round_queries(t, g, b->n_rows * row, e) ||
                    try_query(s, g, &ref, &t->rounded, q, b, layer, out, &seen, e)))
         return e->code;
     if (!rounds || seen.share > 1) {

@@ -1,7 +1,8 @@
 /* KV pages and attention of the cpu device. Page layout: [layer][kv head] { K block | V block }, the blocks as in attn.h.
  *
  * A place may hold small pages, of the floor types, instead (ops.h): each page's number says what it is, and one sequence may have both kinds. So
- * a tile's queries are there in the form of each kind of K that it meets.
+ * a tile's queries are there in the form of each kind of K that it meets. Q4_0 is stored turned (attn.h): its queries are turned, and what V of it
+ * adds up to has a sum of its own, which is turned back and added at the end of a span.
  *
  * The order of a query's sum is a matter of positions only, whatever the page size, the batch, the chunks of a prefill or the threads:
  *
@@ -32,13 +33,15 @@ enum {
     TILES_A_THREAD = 8,  /* with so many tiles for each thread they need not be cut */
     SPLIT_ROWS = 64,     /* spans of whole rows whose partial results there is room for */
     N_FORMS = 2,         /* pages, small pages */
+    N_SUMS = 2,          /* of V as it is, of turned V */
     PART_EXTRA = 2       /* floats of a partial result besides the output: largest score, sum */
 };
 
 /* A thread's own. */
 struct tile_scratch {
     _Alignas(64) unsigned char q[N_FORMS][TILE_FLOATS * sizeof(float) + TILE_QUERIES * 64]; /* queries as K of a page, and of a small page, wants them */
-    _Alignas(64) float acc[TILE_FLOATS];                                          /* [queries][head_dim] of the span */
+    _Alignas(64) float acc[N_SUMS][TILE_FLOATS]; /* [queries][head_dim] of the span: of V as it is, and of turned V; then [0] is both */
+    unsigned char has[TILE_QUERIES];             /* which of these sums there is something in, a bit each */
     float m[TILE_QUERIES], sum[TILE_QUERIES];                                     /* of the span */
     float row_m[TILE_QUERIES], row_sum[TILE_QUERIES];                             /* of the spans before it */
 };
@@ -125,16 +128,25 @@ static unsigned char *v_block(const struct kv_view *v, uint32_t page, int head) 
 
 struct store_job {
     const struct fo_attn_kernels *kern;
+    struct tile_scratch *scratch; /* [threads] */
     struct kv_view kv;
     const struct fo_attn_batch *b;
     const float *k, *v; /* [n_rows][n_head_kv * head_dim] */
 };
 
+/* A head as its kind holds it: x itself, or turned in `line`. */
+static const float *as_kept(enum fo_kv_kind kind, const float *x, int head_dim, float *line) {
+    if (!fo_kv_turned(kind)) return x;
+    if (x != line) memcpy(line, x, (size_t)head_dim * sizeof *line);
+    fo_hadamard(line, head_dim);
+    return line;
+}
+
 /* Units are the K and the V of each head: positions side by side may share a byte, so they are one thread's. */
 static void store_part(void *arg, int lo, int hi, int thread) {
-    (void)thread;
     const struct store_job *j = arg;
     const struct fo_kv_geom *g = j->kv.g;
+    float *line = j->scratch[thread].acc[0];
     for (int unit = lo; unit < hi; unit++)
         for (int i = 0; i < j->b->n_seqs; i++) {
             const struct fo_attn_seq *seq = &j->b->seqs[i];
@@ -144,9 +156,9 @@ static void store_part(void *arg, int lo, int hi, int thread) {
                 uint32_t page = seq->pages[pos / g->page_tokens];
                 const struct kv_form *f = form_at(&j->kv, page);
                 if (unit % 2)
-                    j->kern->put_v[f->v_kind](j->v + at, g->head_dim, v_block(&j->kv, page, head), f->v_tokens, token);
+                    j->kern->put_v[f->v_kind](as_kept(f->v_kind, j->v + at, g->head_dim, line), g->head_dim, v_block(&j->kv, page, head), f->v_tokens, token);
                 else
-                    j->kern->put_k[f->k_kind](j->k + at, g->head_dim, k_block(&j->kv, page, head), f->k_tokens, token);
+                    j->kern->put_k[f->k_kind](as_kept(f->k_kind, j->k + at, g->head_dim, line), g->head_dim, k_block(&j->kv, page, head), f->k_tokens, token);
             }
         }
 }
@@ -159,7 +171,7 @@ static const struct fo_attn_kernels *kernels(const struct cpu *c, const struct f
 int fo_cpu_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const float *k, const float *v, const struct fo_attn_batch *b, int layer,
                     struct fo_err *e) {
     struct cpu *c = cpu_of(s);
-    struct store_job j = { .kern = kernels(c, g), .b = b, .k = k, .v = v };
+    struct store_job j = { .kern = kernels(c, g), .scratch = ((struct cpu_stream *)s)->tiles, .b = b, .k = k, .v = v };
     int rc = view_of(g, layer, &j.kv, e);
     if (rc) return rc;
     run(c, store_part, &j, 2 * g->n_head_kv, (uint64_t)b->n_rows * (uint64_t)g->n_head_kv * (uint64_t)g->head_dim * 2 * sizeof(float));
@@ -170,19 +182,23 @@ int fo_cpu_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const float
 
 struct requantise_job {
     const struct fo_attn_kernels *kern;
-    struct cpu_stream *s;
+    struct tile_scratch *scratch; /* [threads] */
     struct kv_view kv; /* layer: 0 */
     uint32_t from, to;
     bool in_place; /* blocks are read whole, into the thread's scratch, before their places are written */
 };
+
+static void unturn(enum fo_kv_kind kind, float *x, int head_dim) {
+    if (fo_kv_turned(kind)) fo_hadamard(x, head_dim);
+}
 
 /* Units are the heads of all layers, in the order in which they lie. */
 static void requantise_part(void *arg, int lo, int hi, int thread) {
     struct requantise_job *j = arg;
     const struct fo_kv_geom *g = j->kv.g;
     const struct kv_form *from = form_at(&j->kv, j->from), *to = form_at(&j->kv, j->to);
-    float *x = j->s->line + (int64_t)thread * j->s->base.max_k;
-    void *whole = &j->s->tiles[thread];
+    float *x = j->scratch[thread].acc[0];
+    void *whole = j->scratch[thread].q;
     for (int unit = lo; unit < hi; unit++) {
         const void *k = k_block(&j->kv, j->from, unit), *v = v_block(&j->kv, j->from, unit);
         unsigned char *k_to = k_block(&j->kv, j->to, unit), *v_to = v_block(&j->kv, j->to, unit);
@@ -192,7 +208,8 @@ static void requantise_part(void *arg, int lo, int hi, int thread) {
             if (j->in_place) k = memcpy(whole, k, from->k_bytes);
             for (int t = 0; t < g->page_tokens; t++) {
                 j->kern->get_k[from->k_kind](k, g->head_dim, from->k_tokens, t, x);
-                j->kern->put_k[to->k_kind](x, g->head_dim, k_to, to->k_tokens, t);
+                unturn(from->k_kind, x, g->head_dim);
+                j->kern->put_k[to->k_kind](as_kept(to->k_kind, x, g->head_dim, x), g->head_dim, k_to, to->k_tokens, t);
             }
         }
         if (from->v_kind == to->v_kind) {
@@ -201,7 +218,8 @@ static void requantise_part(void *arg, int lo, int hi, int thread) {
             if (j->in_place) v = memcpy(whole, v, from->head_bytes - from->k_bytes);
             for (int t = 0; t < g->page_tokens; t++) {
                 j->kern->get_v[from->v_kind](v, g->head_dim, from->v_tokens, t, x);
-                j->kern->put_v[to->v_kind](x, g->head_dim, v_to, to->v_tokens, t);
+                unturn(from->v_kind, x, g->head_dim);
+                j->kern->put_v[to->v_kind](as_kept(to->v_kind, x, g->head_dim, x), g->head_dim, v_to, to->v_tokens, t);
             }
         }
     }
@@ -210,11 +228,12 @@ static void requantise_part(void *arg, int lo, int hi, int thread) {
 /* In its own place a small page is written behind the reader: head h of it ends no later than K, or V, of the page's head h. One thread then. */
 int fo_cpu_kv_requantise(struct fo_stream *s, const struct fo_kv_geom *g, uint32_t from, uint32_t to, struct fo_err *e) {
     struct cpu *c = cpu_of(s);
-    struct requantise_job j = { .kern = kernels(c, g), .s = (struct cpu_stream *)s, .from = from, .to = to };
+    struct requantise_job j = { .kern = kernels(c, g), .scratch = ((struct cpu_stream *)s)->tiles, .from = from, .to = to };
     if (view_of(g, 0, &j.kv, e)) return e->code;
     const struct kv_form *f = form_at(&j.kv, from);
     j.in_place = from < g->n_pages && (to - g->n_pages) / j.kv.n_small == from;
-    if (j.in_place && (f->k_bytes > sizeof(struct tile_scratch) || f->head_bytes - f->k_bytes > sizeof(struct tile_scratch)))
+    const uint64_t room = sizeof j.scratch->q;
+    if (j.in_place && (f->k_bytes > room || f->head_bytes - f->k_bytes > room))
         return fo_fail(e, FO_EUNSUPPORTED, "kv_requantise: heads of %d dimensions, in pages of %d, in their own place", g->head_dim, g->page_tokens);
     int units = g->n_layer * g->n_head_kv;
     if (j.in_place)
@@ -275,8 +294,8 @@ static void attend_chunk(const struct attend_job *j, const struct tile *t, struc
     const struct fo_kv_geom *g = j->kv.g;
     const int chunk = lo / FO_ATTN_CHUNK * FO_ATTN_CHUNK, P = g->page_tokens;
     _Alignas(64) float s[FO_ATTN_HEADS * FO_ATTN_CHUNK];
-    float r[FO_ATTN_HEADS];
-    float *out = w->acc + (int64_t)i * g->head_dim;
+    float r[N_SUMS][FO_ATTN_HEADS];
+    bool met[N_SUMS] = { false };
     for (int at = lo, n; at < hi; at += n) {
         n = hi - at < P - at % P ? hi - at : P - at % P;
         const uint32_t *page = &t->seq->pages[at / P];
@@ -289,23 +308,35 @@ static void attend_chunk(const struct attend_job *j, const struct tile *t, struc
         for (int c = 0; c < lo - chunk; c++) s[h * FO_ATTN_CHUNK + c] = -INFINITY;
         for (int c = hi - chunk; c < FO_ATTN_CHUNK; c++) s[h * FO_ATTN_CHUNK + c] = -INFINITY;
     }
-    j->kern->softmax(s, n_q, w->m + i, w->sum + i, r);
+    j->kern->softmax(s, n_q, w->m + i, w->sum + i, r[0]);
+    memcpy(r[1], r[0], sizeof r[1]);
     for (int at = lo, n; at < hi; at += n) {
         n = hi - at < P - at % P ? hi - at : P - at % P;
         const uint32_t *page = &t->seq->pages[at / P];
         const struct kv_form *f = form_at(&j->kv, *page);
         struct fo_kv_run v = { .block = v_block(&j->kv, *page, t->head), .tokens = f->v_tokens, .lo = at % P, .hi = at % P + n, .at = at - chunk };
         if (ahead && form_at(&j->kv, page[1]) == f) v.ahead = v_block(&j->kv, page[1], t->head);
-        j->kern->pv[f->v_kind](s, r, n_q, g->head_dim, &v, out);
-        for (int h = 0; h < n_q; h++) r[h] = 1;
+        const int sum = fo_kv_turned(f->v_kind);
+        j->kern->pv[f->v_kind](s, r[sum], n_q, g->head_dim, &v, w->acc[sum] + (int64_t)i * g->head_dim);
+        for (int h = 0; h < n_q; h++) r[sum][h] = 1;
+        met[sum] = true;
     }
+    for (int sum = 0; sum < N_SUMS; sum++)
+        for (int h = 0; h < n_q; h++) {
+            if (met[sum]) {
+                w->has[i + h] |= (unsigned char)(1 << sum);
+            } else if (w->has[i + h] >> sum & 1) {
+                float *out = w->acc[sum] + (int64_t)(i + h) * g->head_dim;
+                for (int d = 0; d < g->head_dim; d++) out[d] *= r[sum][h];
+            }
+        }
 }
 
 /* All queries of a tile over one span: m, sum and acc of the scratch. */
 static void attend_span(const struct attend_job *j, const struct tile *t, struct tile_scratch *w, int span) {
     const int head_dim = j->kv.g->head_dim, first = pos_of(j, t, 0), last = pos_of(j, t, t->n - 1), end = (span + 1) * SPAN;
-    for (int i = 0; i < t->n; i++) w->m[i] = -INFINITY, w->sum[i] = 0;
-    memset(w->acc, 0, (size_t)t->n * (size_t)head_dim * sizeof *w->acc);
+    for (int i = 0; i < t->n; i++) w->m[i] = -INFINITY, w->sum[i] = 0, w->has[i] = 0;
+    for (int sum = 0; sum < N_SUMS; sum++) memset(w->acc[sum], 0, (size_t)t->n * (size_t)head_dim * sizeof *w->acc[sum]);
     int chunk = sees_from(j, first) / FO_ATTN_CHUNK * FO_ATTN_CHUNK;
     if (chunk < span * SPAN) chunk = span * SPAN;
     for (; chunk < end && chunk <= last; chunk += FO_ATTN_CHUNK) {
@@ -323,6 +354,12 @@ static void attend_span(const struct attend_job *j, const struct tile *t, struct
             }
             if (lo < hi) attend_chunk(j, t, w, i, n_q, lo, hi, ahead && i == 0);
         }
+    }
+    for (int i = 0; i < t->n; i++) {
+        if (!(w->has[i] & 2)) continue;
+        float *plain = w->acc[0] + (int64_t)i * head_dim, *turned = w->acc[1] + (int64_t)i * head_dim;
+        fo_hadamard(turned, head_dim);
+        for (int d = 0; d < head_dim; d++) plain[d] += turned[d];
     }
 }
 
@@ -368,7 +405,8 @@ static void make_queries(const struct attend_job *j, const struct tile *t, struc
         const struct kv_form *f = form_at(&j->kv, t->seq->pages[p]);
         if (made[f->queries]) continue;
         made[f->queries] = true;
-        for (int i = 0; i < t->n; i++) j->kern->query[f->k_kind](j->q + query_at(j, t, i), g->head_dim, w->q[f->queries] + (size_t)i * f->q_bytes);
+        for (int i = 0; i < t->n; i++)
+            j->kern->query[f->k_kind](as_kept(f->k_kind, j->q + query_at(j, t, i), g->head_dim, w->acc[0]), g->head_dim, w->q[f->queries] + (size_t)i * f->q_bytes);
     }
 }
 
@@ -377,7 +415,7 @@ static void attend_tile(const struct attend_job *j, const struct tile *t, struct
     for (int span = t->first_span; span < t->first_span + t->n_spans; span++) {
         attend_span(j, t, w, span);
         for (int i = 0; i < t->n; i++)
-            take_span(j, t, i, span, w->acc + (int64_t)i * j->kv.g->head_dim, w->m[i], w->sum[i], &w->row_m[i], &w->row_sum[i]);
+            take_span(j, t, i, span, w->acc[0] + (int64_t)i * j->kv.g->head_dim, w->m[i], w->sum[i], &w->row_m[i], &w->row_sum[i]);
     }
 }
 
@@ -390,7 +428,7 @@ static void attend_split(const struct attend_job *j, struct split_tile *s, int n
     attend_span(j, t, w, t->first_span + n);
     for (int i = 0; i < t->n; i++) {
         float *part = s->parts + ((int64_t)n * t->n + i) * size;
-        memcpy(part, w->acc + (int64_t)i * head_dim, (size_t)head_dim * sizeof *part);
+        memcpy(part, w->acc[0] + (int64_t)i * head_dim, (size_t)head_dim * sizeof *part);
         part[head_dim] = w->m[i];
         part[head_dim + 1] = w->sum[i];
     }

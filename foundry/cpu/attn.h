@@ -14,8 +14,10 @@
  *                   nibbles 0 to 3 and the odd ones nibbles 4 to 7, so that each shift leaves a pair in two 16-bit halves
  *
  * So a load of K holds the same dimensions of neighbouring positions, whose scores grow side by side without a horizontal sum; a load of
- * quantised V holds pairs of positions for a multiply that adds them. What is not yet stored may be anything. */
+ * quantised V holds pairs of positions for a multiply that adds them. What is not yet stored may be anything. Q4_0 holds heads that
+ * fo_hadamard has turned. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -76,6 +78,15 @@ struct fo_attn_kernels {
     void (*softmax)(float *s, int n_q, float *m, float *sum, float *ret_r);
     fo_pv_fn *pv[FO_N_KV_KINDS];
 };
+
+/* Whether K or V of a kind is stored turned by fo_hadamard: four bits hold a few large dimensions of a head badly, and of the turned head none is
+ * large. Who stores turns; scores are those of a turned query, and outputs come out turned. */
+static inline bool fo_kv_turned(enum fo_kv_kind kind) {
+    return kind == FO_KV_KIND_Q4_0;
+}
+
+/* x [head_dim] by the orthogonal Hadamard matrix, in blocks of the largest power of two that divides head_dim; twice is as if never, but for rounding. */
+void fo_hadamard(float *x, int head_dim);
 
 /* e^x as the reference computes it: see ref.c. */
 float fo_ref_exp(float x);

@@ -3,12 +3,35 @@
  *                summed in integers; each block is then one float product added to the running sum of its score, in order.
  *   outputs      F32, F16: position by position. Quantised: in integers over a run of positions, then one float product.
  *   softmax      the sum of a chunk in order of positions, exp is fo_ref_exp. */
+#include <math.h>
 #include <string.h>
 
 #include "foundry/cpu/kernels.h"
 #include "foundry/quant.h"
 
 enum { LANES = 32, BLOCK = 32 };
+
+/* Sums and differences of what lies 1 and 2 apart, then of ever larger distances, in the same order on every CPU. */
+void fo_hadamard(float *x, int head_dim) {
+    const int n = head_dim & -head_dim;
+    const float by = 1.0f / sqrtf((float)n);
+    int h = 1;
+    if (n >= 4)
+        for (int i = 0; i < head_dim; i += 4, h = 4) {
+            float a = x[i] + x[i + 1], b = x[i] - x[i + 1], c = x[i + 2] + x[i + 3], d = x[i + 2] - x[i + 3];
+            x[i] = (a + c) * by;
+            x[i + 1] = (b + d) * by;
+            x[i + 2] = (a - c) * by;
+            x[i + 3] = (b - d) * by;
+        }
+    for (; h >= 4 && h < n; h *= 2)
+        for (int i = 0; i < head_dim; i += 2 * h)
+            for (int j = i; j < i + h; j++) {
+                float a = x[j], b = x[j + h];
+                x[j] = a + b;
+                x[j + h] = a - b;
+            }
+}
 
 /* --- where things lie: attn.h ---------------------------------------------------------------------------------------------------- */
 

@@ -13,6 +13,7 @@
 
 #include "foundry/base/err.h"
 #include "foundry/base/rng.h"
+#include "foundry/cpu/kernels.h"
 #include "foundry/device.h"
 #include "foundry/dtype.h"
 
@@ -98,12 +99,14 @@ static void attend_all(struct cache *c, const float *q, const float *k, const fl
     }
 }
 
-/* What a type makes of n floats, in place. */
-static void pass_through(enum fo_dtype type, float *x, size_t n) {
+/* What a type makes of n floats, in place; four bits hold turned heads. */
+static void pass_through(enum fo_dtype type, float *x, size_t n, int head_dim) {
     void *blocks = malloc(n * sizeof *x);
     if (type != FO_F32) {
+        for (size_t i = 0; i < n && type == FO_Q4_0; i += (size_t)head_dim) fo_hadamard(x + i, head_dim);
         fo_dtype_info(type)->from_f32(x, blocks, n);
         fo_dtype_info(type)->to_f32(blocks, x, n);
+        for (size_t i = 0; i < n && type == FO_Q4_0; i += (size_t)head_dim) fo_hadamard(x + i, head_dim);
     }
     free(blocks);
 }
@@ -114,7 +117,7 @@ static float *as_kept(const struct cache *c, const float *x, int len, bool of_v)
     memcpy(kept, x, (size_t)len * row * sizeof *kept);
     for (int t = 0; t < len; t++) {
         struct fo_kv_place p = fo_kv_place(&c->g, c->pages[t / c->g.page_tokens]);
-        pass_through(of_v ? p.v_type : p.k_type, kept + (size_t)t * row, row);
+        pass_through(of_v ? p.v_type : p.k_type, kept + (size_t)t * row, row, c->g.head_dim);
     }
     return kept;
 }
@@ -194,6 +197,33 @@ static void counts_small_pages_and_says_where_they_lie(void **state) {
                 assert_true(at.off == p * page + n * small && at.bytes == small && at.k_type == g.k_floor && at.v_type == g.v_floor);
             }
         }
+    }
+}
+
+/* --- turning -------------------------------------------------------------------------------------------------------------------- */
+
+static void turning_keeps_products_and_undoes_itself(void **state) {
+    (void)state;
+    static const int dims[] = { 32, 64, 96, 128, 160, 256, 4096 };
+    fo_rng_seed(&rng, 34);
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++) {
+        size_t n = (size_t)dims[i];
+        float *a = random_floats(n, 1), *b = random_floats(n, 1), *before = malloc(n * sizeof *before);
+        double want = 0, got = 0, largest = 0;
+        memcpy(before, a, n * sizeof *a);
+        for (size_t d = 0; d < n; d++) want += (double)a[d] * (double)b[d];
+        fo_hadamard(a, dims[i]), fo_hadamard(b, dims[i]);
+        for (size_t d = 0; d < n; d++) got += (double)a[d] * (double)b[d];
+        assert_true(fabs(got - want) < 1e-5 * sqrt((double)n));
+        fo_hadamard(a, dims[i]);
+        for (size_t d = 0; d < n; d++) assert_true(fabs((double)a[d] - (double)before[d]) < 1e-5);
+        /* one large dimension is shared out among its block's */
+        memset(a, 0, n * sizeof *a);
+        a[n / 2 + 1] = 8;
+        fo_hadamard(a, dims[i]);
+        for (size_t d = 0; d < n; d++) largest = fmax(largest, fabs((double)a[d]));
+        assert_true(largest <= 8 / sqrt(32) + 1e-5);
+        free(a), free(b), free(before);
     }
 }
 
@@ -357,6 +387,7 @@ static void what_is_discarded_goes_back_to_the_host(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(counts_small_pages_and_says_where_they_lie),
+        cmocka_unit_test(turning_keeps_products_and_undoes_itself),
         cmocka_unit_test(attends_over_pages_of_both_kinds_as_double_arithmetic_does),
         cmocka_unit_test(small_pages_alone_are_pages_of_their_types),
         cmocka_unit_test(a_page_written_again_is_one_that_was_stored_so),

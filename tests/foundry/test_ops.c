@@ -512,15 +512,16 @@ static void attend_case(struct bench b, const struct kv_case *c, const float *q,
     free(pages[0]), free(pages[1]), free(bq), free(bo), free(bk), free(bv);
 }
 
-/* What the type makes of n floats, in place. */
-static float *as_stored(enum fo_dtype type, const float *x, size_t n) {
+/* What the type makes of n floats; four bits hold turned heads. */
+static float *as_stored(enum fo_dtype type, const float *x, size_t n, int head_dim) {
     float *out = malloc(n * sizeof *out);
     void *blocks = malloc(n * sizeof *out);
-    if (type == FO_F32) {
-        memcpy(out, x, n * sizeof *out);
-    } else {
-        fo_dtype_info(type)->from_f32(x, blocks, n);
+    memcpy(out, x, n * sizeof *out);
+    if (type != FO_F32) {
+        for (size_t i = 0; i < n && type == FO_Q4_0; i += (size_t)head_dim) fo_hadamard(out + i, head_dim);
+        fo_dtype_info(type)->from_f32(out, blocks, n);
         fo_dtype_info(type)->to_f32(blocks, out, n);
+        for (size_t i = 0; i < n && type == FO_Q4_0; i += (size_t)head_dim) fo_hadamard(out + i, head_dim);
     }
     free(blocks);
     return out;
@@ -613,7 +614,7 @@ static void attends_as_double_arithmetic_does(void **state) {
             float *q = random_floats(qn, -3, 3), *k = random_floats(kn, -2, 2), *v = random_floats(kn, -1, 1),
                   *out = malloc(qn * sizeof *out), *again = malloc(qn * sizeof *again);
             double *want = malloc(qn * sizeof *want);
-            float *kept_k = as_stored(c->k_type, k, kn), *kept_v = as_stored(c->v_type, v, kn);
+            float *kept_k = as_stored(c->k_type, k, kn, c->head_dim), *kept_v = as_stored(c->v_type, v, kn, c->head_dim);
             attend_case(b, c, q, k, v, out);
             naive_attend(c, q, kept_k, kept_v, want);
             for (size_t j = 0; j < qn; j++)
