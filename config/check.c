@@ -181,6 +181,14 @@ static void check_pressure(const struct check *c, const struct cf_pressure *p) {
         cf_report_add(c->rep, CF_CONFLICT, leave->line, leave->col, leave->width, "'leave': %g points below 'watch', which is %g%%, is never reached", p->leave, p->watch);
 }
 
+/* What is always loaded, or never, is not idle. */
+static void check_ttl(struct cf_report *rep, const struct cf_node *map, const struct cf_model *m) {
+    const struct cf_node *n = cf_node_find(map, "ttl"), *state = cf_node_find(map, "state");
+    if (!is_scalar(n) || m->state == CF_STATE_ON_DEMAND) return;
+    if (state && (!is_scalar(state) || !cf_word_in("loaded|absent", state->text, state->len))) return; /* told already */
+    cf_report_add(rep, CF_CONFLICT, n->key->line, n->key->col, n->key->width, "'ttl': only a model that is loaded on demand has one; write 'state: on_demand', or take it out");
+}
+
 static void check_socket(const struct check *c) {
     const struct cf_node *n = cf_node_find(cf_node_find(c->tree, "server"), "admin_socket");
     if (is_scalar(n) && n->len > MAX_SOCKET_PATH)
@@ -291,6 +299,7 @@ static void check_placements(struct cf_report *rep, const struct cf_node *map, c
 /* --- all of it -------------------------------------------------------------------------------------------------------------- */
 void cf_check_model(const struct cf_node *map, struct cf_model *m, struct cf_report *rep) {
     check_concurrency(rep, map, m);
+    check_ttl(rep, map, m);
     check_placements(rep, map, NULL);
 }
 
@@ -308,6 +317,7 @@ int cf_check_manifest(const struct cf_node *tree, struct cf_manifest *m, struct 
     for (size_t i = 0; i < m->n_models && n; i++, n = n->next) {
         m->models[i].line = n->line;
         check_concurrency(rep, n, &m->models[i]);
+        check_ttl(rep, n, &m->models[i]);
         check_placements(rep, n, m);
     }
     return check_names(&c, scratch, e);

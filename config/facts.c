@@ -107,6 +107,8 @@ static const struct row instance_rows[] = {
     { LIST(F_LIST, struct cf_instance, parts), .of = &part },
     { R(F_U64, struct cf_instance, host_bytes) },
     { R(F_U64, struct cf_instance, running) },
+    { R(F_U64, struct cf_instance, loaded_at_ms) },
+    { R(F_U64, struct cf_instance, used_at_ms) },
 };
 ROWS(instance, struct cf_instance);
 
@@ -117,6 +119,9 @@ static const struct row history_rows[] = {
     { R(F_U32, struct cf_history, failures) },
     { R(F_U64, struct cf_history, retry_at_ms) },
     { R(F_TEXT, struct cf_history, last_error) },
+    { R(F_U64, struct cf_history, wanted_at_ms) },
+    { R(F_U64, struct cf_history, load_ms) },
+    { R(F_U64, struct cf_history, used_at_ms) },
 };
 ROWS(history, struct cf_history);
 

@@ -62,6 +62,7 @@ struct cf_instance {
     size_t n_parts;
     uint64_t host_bytes; /* host memory besides the parts */
     uint64_t running;    /* requests now */
+    uint64_t loaded_at_ms, used_at_ms; /* on the clock of cf_facts.now_ms; used: the end of its last request, 0 = none yet. Both 0: not known */
 };
 
 /* What is remembered of a model beyond its instances. */
@@ -72,6 +73,9 @@ struct cf_history {
     uint32_t failures;       /* loads in a row that failed */
     uint64_t retry_at_ms;    /* backoff ends; on the clock of cf_facts.now_ms */
     char *last_error;
+    uint64_t wanted_at_ms;   /* a request asked for it first then, and it was not loaded; 0 = nobody waits. On demand only */
+    uint64_t load_ms;        /* what its last load took; 0 = none yet */
+    uint64_t used_at_ms;     /* its last load, or the end of the last request to any copy; 0 = not known */
 };
 
 /* What a model would take, from its file's header, by the layout code that allocates. One for each (path, ctx_cap as declared,

@@ -87,6 +87,7 @@ struct cf_model {
     int speculation;     /* enum cf_speculation */
     int64_t priority;
     int state;           /* enum cf_state */
+    uint64_t ttl_ms;     /* of CF_STATE_ON_DEMAND; 0 = it stays until something else needs its memory */
     int memory;          /* enum cf_memory */
     bool save_on_unload;
     char *chat_template; /* NULL = auto, else a path of a template file */

@@ -43,6 +43,7 @@ struct cf_verdict {
     bool declared;                   /* else it is ad hoc, or goes */
     char *why;                       /* never NULL */
     uint64_t need_bytes, have_bytes; /* REFUSED for memory */
+    const char *code;                /* REFUSED: "would_evict_pinned" = it is loaded on demand, and what is there does not give way; else NULL */
     char *would_fit;                 /* "ctx_cap 2048 on s0; auto:2", or NULL */
     uint64_t retry_at_ms;
 };
@@ -62,6 +63,7 @@ struct cf_plan {
     struct cf_die_plan *dies; /* in facts order */
     size_t n_dies;
     struct cf_die_plan host;
+    uint64_t look_at_ms; /* the next plan may be another one from then on, whatever else happens; 0 = it will not */
     void *memory;
 };
 

@@ -91,7 +91,7 @@ static void put_changes(const struct cf_plan *p, const struct cf_facts *f, struc
         const struct cf_verdict *v = &p->verdicts[i];
         if (v->kind < CF_V_REFUSED) continue;
         put_line(v->kind == CF_V_REFUSED ? "!" : "", v->model, width, out);
-        fo_buf_printf(out, "%s: %s", verdicts[v->kind], v->why);
+        fo_buf_printf(out, "%s%s%s%s: %s", verdicts[v->kind], v->code ? " (" : "", v->code ? v->code : "", v->code ? ")" : "", v->why);
         if (v->would_fit) fo_buf_printf(out, "; would fit: %s", v->would_fit);
         fo_buf_putc(out, '\n');
     }
@@ -214,6 +214,7 @@ static void put_json_verdict(const struct cf_verdict *v, struct fo_buf *out) {
         put_bytes("need_bytes", v->need_bytes, out);
         put_bytes("have_bytes", v->have_bytes, out);
     }
+    if (v->code) put_key("code", v->code, out);
     if (v->would_fit) put_key("would_fit", v->would_fit, out);
     if (v->retry_at_ms) put_bytes("retry_at_ms", v->retry_at_ms, out);
     fo_buf_putc(out, '}');

@@ -26,7 +26,7 @@ static bool has_value(const struct cf_key *k, const void *object) {
     if (k->has_flag) return *(const bool *)((const unsigned char *)object + k->has);
     if (k->kind == CF_LIST) return count_of(k, object) > 0;
     if (k->kind >= CF_TEXT && k->kind <= CF_ADDRESS) return *(char *const *)at(k, object) != NULL;
-    if (k->kind == CF_BYTES && !k->def && !k->must) return *(const uint64_t *)at(k, object) >= (k->min > 1 ? (uint64_t)k->min : 1);
+    if ((k->kind == CF_BYTES || k->kind == CF_MS) && !k->def && !k->must) return *(const uint64_t *)at(k, object) >= (k->min > 1 ? (uint64_t)k->min : 1);
     return true;
 }
 

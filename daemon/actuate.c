@@ -93,21 +93,42 @@ static uint64_t form_on(const struct pd_form *f, const char *die) {
     return n;
 }
 
+/* What a form takes of the host as long as it is loaded. */
+static struct pd_held held_by(const struct pd_step *s, const struct pd_form *f) {
+    struct pd_held held = { .anonymous_bytes = f->host_bytes };
+    for (size_t i = 0; i < f->n_parts; i++) {
+        const struct cf_part *p = &f->parts[i];
+        if (!f->devices[i]->weights_in_place) continue;
+        held.anonymous_bytes += p->kv_bytes + p->scratch_bytes + (s->no_mmap ? p->weights_bytes : 0);
+        held.mapped_bytes += s->no_mmap ? 0 : p->weights_bytes;
+    }
+    return held;
+}
+
+/* The host's gate, as the planner's: what is available, less what others were promised, and what `leaving` gives back. Staging counts while it loads. */
+static int check_host(const struct pd_step *s, const struct pd_form *f, const struct pd_form *leaving, struct fo_err *e) {
+    struct pd_hostmem host;
+    struct pd_held need = held_by(s, f), back = { 0 }, there = s->others;
+    char need_text[16], have_text[16], reserve_text[16];
+    if (leaving) back = held_by(s, leaving);
+    there.anonymous_bytes += back.anonymous_bytes;
+    there.mapped_bytes += back.mapped_bytes;
+    pd_hostmem_read(pd_hostmem_root(), &host);
+    uint64_t promised = pd_facts_promised(&there), taken = promised + s->ram_reserve_bytes, on_host = need.anonymous_bytes + need.mapped_bytes + f->staging_bytes;
+    uint64_t all = host.available_bytes + back.anonymous_bytes + back.mapped_bytes, have = all > taken ? all - taken : 0;
+    if (!host.total_bytes || on_host <= have) return FO_OK;
+    return fo_fail_need(e, FO_ENOMEM, on_host, have, "host memory: asked %s, available %s above the reserve of %s", fo_format_bytes(on_host, need_text, sizeof need_text),
+                        fo_format_bytes(have, have_text, sizeof have_text), fo_format_bytes(s->ram_reserve_bytes, reserve_text, sizeof reserve_text));
+}
+
 /* Whether each die, and the host, has room now for what the form takes, when `leaving` (NULL = none) has gone. */
 static int check_gates(const struct pd_step *s, const struct pd_form *f, const struct pd_form *leaving, struct fo_err *e) {
-    struct pd_hostmem host;
-    uint64_t on_host = f->host_bytes + f->staging_bytes, host_back = leaving ? leaving->host_bytes : 0;
     char need_text[16], have_text[16], reserve_text[16];
     for (size_t i = 0; i < f->n_parts; i++) {
         const struct cf_part *p = &f->parts[i];
         uint64_t total, free_bytes, need = part_bytes(p), reserve = i < MAX_DEVICES ? f->reserve_bytes[i] : 0;
         struct fo_device *d = f->devices[i];
-        if (d->weights_in_place) { /* its memory is the host's; weights that are mapped need no free page */
-            on_host += s->no_mmap ? need : need - p->weights_bytes;
-            for (size_t k = 0; leaving && k < leaving->n_parts; k++)
-                if (strcmp(leaving->parts[k].die, p->die) == 0) host_back += part_bytes(&leaving->parts[k]) - (s->no_mmap ? 0 : leaving->parts[k].weights_bytes);
-            continue;
-        }
+        if (d->weights_in_place) continue; /* its memory is the host's */
         if (d->memory(d, &total, &free_bytes, e)) return fo_wrap(e, "die %s", p->die);
         free_bytes += form_on(leaving, p->die);
         uint64_t have = free_bytes > reserve ? free_bytes - reserve : 0;
@@ -116,13 +137,7 @@ static int check_gates(const struct pd_step *s, const struct pd_form *f, const s
         return fo_fail_need(e, FO_ENOMEM, need, have, "die %s: asked %s, free %s above the reserve of %s (part=%s)", p->die, fo_format_bytes(need, need_text, sizeof need_text),
                             fo_format_bytes(have, have_text, sizeof have_text), fo_format_bytes(reserve, reserve_text, sizeof reserve_text), part);
     }
-    pd_hostmem_read(pd_hostmem_root(), &host);
-    host.available_bytes += host_back;
-    uint64_t have = host.available_bytes > s->ram_reserve_bytes ? host.available_bytes - s->ram_reserve_bytes : 0;
-    if (host.total_bytes && on_host > have)
-        return fo_fail_need(e, FO_ENOMEM, on_host, have, "host memory: asked %s, available %s above the reserve of %s", fo_format_bytes(on_host, need_text, sizeof need_text),
-                            fo_format_bytes(have, have_text, sizeof have_text), fo_format_bytes(s->ram_reserve_bytes, reserve_text, sizeof reserve_text));
-    return FO_OK;
+    return check_host(s, f, leaving, e);
 }
 
 /* --- unload and settle --- */

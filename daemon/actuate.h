@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "config/facts.h"
+#include "daemon/facts.h"
 #include "foundry/base/err.h"
 
 struct fo_device;
@@ -40,6 +41,7 @@ struct pd_step {
     bool ad_hoc, trusted;
     struct pd_form want; /* LOAD, RELOAD */
     struct pd_form had;  /* UNLOAD, RELOAD */
+    struct pd_held others; /* of the host, by all other copies: they stay while the step runs */
     /* the rules in force */
     char *dir;
     uint64_t settle_timeout_ms, settle_stable_ms, drain_ms, load_timeout_ms, ram_reserve_bytes;

@@ -21,6 +21,7 @@
 
 enum {
     SLICE_MS = 250,                 /* how often one who waits looks whether its client is still there */
+    TURN_MS = 50,                   /* how often a model on demand is looked after that waits for its turn */
     ACCEPT_MS = 30 * 1000,          /* longest wait for the loop to look at an ask */
     SETTLE_MS = 24 * 3600 * 1000,   /* and for everything to be done: loads have their own limits */
     LOOK_MS = 1000,                 /* for fresh facts; then those there are */
@@ -45,13 +46,21 @@ static bool ask(struct pd_app *app, struct pd_call *c, enum pd_ask_kind kind, co
     return false;
 }
 
-/* A view that has looked at ask `seq` (and is settled); NULL when the client left, the server stops, or time is over (*ret_late). */
-static struct pd_view *await(struct pd_app *app, struct pd_call *c, uint64_t seq, bool settled, int64_t limit_ms, bool *ret_late) {
+/* Whether a model on demand still waits for its turn, though there is nothing to do but to let the time pass. */
+static bool has_a_turn(const struct pd_view *v, const char *name) {
+    const struct pd_entry *e = name ? pd_view_find(v, name) : NULL;
+    return e && e->wanted && pd_entry_comes(e);
+}
+
+/* A view that has looked at ask `seq` (and is settled, and in which model `turn`, unless NULL, has had its turn); NULL when the client left, the server stops, or time is over (*ret_late). */
+static struct pd_view *await(struct pd_app *app, struct pd_call *c, uint64_t seq, bool settled, const char *turn, int64_t limit_ms, bool *ret_late) {
     uint64_t end = fo_now_ms() + limit_ms;
     *ret_late = false;
     for (;;) {
         struct pd_view *v = pd_app_wait(app, seq, settled, 0, SLICE_MS);
-        if (v && v->asked >= seq && (!settled || v->settled)) return v;
+        bool there = v && v->asked >= seq && (!settled || v->settled), early = there && has_a_turn(v, turn);
+        if (there && !early) return v;
+        if (early) pd_view_put(pd_app_wait(app, UINT64_MAX, false, 0, TURN_MS));
         pd_view_put(v);
         if (pd_client_gone(c) || atomic_load(&app->draining)) return NULL;
         if (fo_now_ms() >= end) {
@@ -237,7 +246,7 @@ void pd_get_admin_models(struct pd_app *app, struct pd_call *c, const char *para
 static void reply_model(struct pd_app *app, struct pd_call *c, const char *name, uint64_t seq, bool gone_is_good) {
     bool late, wait = asked_for(c, "wait");
     struct pd_error x;
-    struct pd_view *v = await(app, c, seq, wait, wait ? SETTLE_MS : ACCEPT_MS, &late);
+    struct pd_view *v = await(app, c, seq, wait, wait && !gone_is_good ? name : NULL, wait ? SETTLE_MS : ACCEPT_MS, &late);
     if (!v) {
         pd_error_set(&x, late ? PD_ERR_ADMIN_BUSY : PD_ERR_DRAINING, NULL, late ? "The loop did not look in time; what was asked for is still to be done." : "The server is stopping; what was asked for was not waited for.");
         pd_error_reply(c, &x);
@@ -417,10 +426,10 @@ void pd_post_admin_reconcile(struct pd_app *app, struct pd_call *c, const char *
     }
     pd_query_get(c->head->query, "wait", value, sizeof value);
     applied = strcmp(value, "applied") == 0;
-    struct pd_view *v = await(app, c, seq, false, ACCEPT_MS, &late);
+    struct pd_view *v = await(app, c, seq, false, NULL, ACCEPT_MS, &late);
     if (v && v->manifest_ok && applied) {
         pd_view_put(v);
-        v = await(app, c, seq, true, SETTLE_MS, &late);
+        v = await(app, c, seq, true, NULL, SETTLE_MS, &late);
     }
     if (!v) {
         pd_error_set(&x, late ? PD_ERR_ADMIN_BUSY : PD_ERR_DRAINING, NULL, late ? "The loop did not look within 30 s." : "The server is stopping.");

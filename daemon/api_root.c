@@ -71,17 +71,18 @@ void pd_get_health(struct pd_app *app, struct pd_call *c, const char *param) {
 void pd_get_ready(struct pd_app *app, struct pd_call *c, const char *param) {
     (void)param;
     struct pd_view *v = pd_app_view(app);
-    size_t declared = 0, serving = 0;
+    size_t declared = 0, serving = 0, on_demand = 0;
     const struct pd_entry *not_serving = NULL;
     for (size_t i = 0; i < v->n; i++) {
         if (!v->entries[i].declared || v->entries[i].state == PD_MODEL_ABSENT) continue;
         declared++;
         if (v->entries[i].state == PD_MODEL_READY) serving++;
+        else if (pd_entry_comes(&v->entries[i])) on_demand++;
         else if (!not_serving) not_serving = &v->entries[i];
     }
-    bool draining = atomic_load(&app->draining), ready = !draining && v->first_pass_over && (serving > 0 || declared == 0);
+    bool draining = atomic_load(&app->draining), ready = !draining && v->first_pass_over && (serving + on_demand > 0 || declared == 0);
     if (ready) {
-        pd_reply_object(c, 200, json_pack("{s:s, s:I, s:I}", "status", "ready", "serving", (json_int_t)serving, "declared", (json_int_t)declared));
+        pd_reply_object(c, 200, json_pack("{s:s, s:I, s:I, s:I}", "status", "ready", "serving", (json_int_t)serving, "on_demand", (json_int_t)on_demand, "declared", (json_int_t)declared));
     } else {
         struct pd_error x;
         if (draining) pd_error_set(&x, PD_ERR_DRAINING, NULL, "The server is stopping.");

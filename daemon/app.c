@@ -20,6 +20,8 @@
 #include "foundry/base/err.h"
 #include "foundry/base/log.h"
 
+enum { MAX_RETRY_AFTER_S = 120 }; /* what clients' libraries wait; of more they take none */
+
 int pd_app_init(struct pd_app *app, struct fo_err *e) {
     pthread_condattr_t attr;
     *app = (struct pd_app){ .started_at = time(NULL), .next_ask = 1, .next_event = 1 };
@@ -99,7 +101,7 @@ void pd_ask_free(struct pd_ask *a) {
     free(a);
 }
 
-int pd_app_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, struct cf_model *spec, uint64_t *ret_seq, struct fo_err *e) {
+static int queue_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, struct cf_model *spec, bool wake, uint64_t *ret_seq, struct fo_err *e) {
     struct pd_ask *a = calloc(1, sizeof *a);
     if (!a) {
         cf_model_free(spec);
@@ -124,8 +126,23 @@ int pd_app_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, stru
         return fo_fail_need(e, FO_EBUSY, PD_MAX_ASKS + 1, PD_MAX_ASKS, "too many administration requests wait");
     }
     uint64_t one = 1;
-    if (write(app->bell, &one, sizeof one) < 0) FO_DEBUGF("reconcile", "event=bell_full");
+    if (wake && write(app->bell, &one, sizeof one) < 0) FO_DEBUGF("reconcile", "event=bell_full");
     return FO_OK;
+}
+
+int pd_app_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, struct cf_model *spec, uint64_t *ret_seq, struct fo_err *e) {
+    return queue_ask(app, kind, name, spec, true, ret_seq, e);
+}
+
+void pd_app_want(struct pd_app *app, const struct pd_entry *e) {
+    struct fo_err ignored; /* who is told to come back asks again */
+    uint64_t seq;
+    bool there = false;
+    if (e->decl->state != CF_STATE_ON_DEMAND || e->state == PD_MODEL_HELD || e->state == PD_MODEL_LEAVING) return;
+    pthread_mutex_lock(&app->lock);
+    for (const struct pd_ask *a = app->asks; a && !there; a = a->next) there = a->kind == PD_ASK_WANT && strcmp(a->name, e->decl->name) == 0;
+    pthread_mutex_unlock(&app->lock);
+    if (!there) (void)queue_ask(app, PD_ASK_WANT, e->decl->name, NULL, !e->wanted, &seq, &ignored);
 }
 
 struct pd_ask *pd_app_take_asks(struct pd_app *app) {
@@ -178,7 +195,7 @@ bool pd_app_next_event(struct pd_app *app, uint64_t after, const char *model, st
 /* --- words --- */
 
 const char *pd_model_state_name(enum pd_model_state s) {
-    static const char *const names[] = { "waiting", "loading", "ready", "failed", "refused", "held", "absent", "leaving" };
+    static const char *const names[] = { "waiting", "loading", "ready", "failed", "refused", "held", "absent", "on_demand", "leaving" };
     return names[s];
 }
 
@@ -214,6 +231,10 @@ bool pd_view_not_found(const struct pd_view *v, const char *name, struct pd_erro
     return false;
 }
 
+bool pd_entry_comes(const struct pd_entry *e) {
+    return e->decl->state == CF_STATE_ON_DEMAND && (e->state == PD_MODEL_ON_DEMAND || e->state == PD_MODEL_WAITING || e->state == PD_MODEL_LOADING);
+}
+
 void pd_entry_refusal(const struct pd_entry *e, struct pd_error *x) {
     const char *name = e->decl->name;
     switch (e->state) {
@@ -227,7 +248,9 @@ void pd_entry_refusal(const struct pd_entry *e, struct pd_error *x) {
         pd_error_set(x, PD_ERR_UNAVAILABLE, "model", "The model '%s' failed: %s", name, e->reason);
         break;
     case PD_MODEL_REFUSED:
-        pd_error_set(x, PD_ERR_UNAVAILABLE, "model", "The model '%s' is not loaded: %s", name, e->reason);
+        pd_error_set(x, e->pinned ? PD_ERR_PINNED : PD_ERR_UNAVAILABLE, "model", "The model '%s' is not loaded: %s", name, e->reason);
+        x->need_bytes = e->need_bytes;
+        x->have_bytes = e->have_bytes;
         break;
     case PD_MODEL_HELD:
         pd_error_set(x, PD_ERR_UNAVAILABLE, "model", "The model '%s' was unloaded by hand: %s", name, e->reason);
@@ -235,16 +258,40 @@ void pd_entry_refusal(const struct pd_entry *e, struct pd_error *x) {
     case PD_MODEL_ABSENT:
         pd_error_set(x, PD_ERR_UNAVAILABLE, "model", "The model '%s' is declared absent.", name);
         break;
-    case PD_MODEL_LEAVING:
+    case PD_MODEL_ON_DEMAND:
+        pd_error_set(x, PD_ERR_LOADING, "model", "The model '%s' is loaded on demand: it is being loaded now.", name);
+        break;
     case PD_MODEL_READY:
+        if (e->decl->state == CF_STATE_ON_DEMAND) { /* it has just gone, and comes back */
+            pd_error_set(x, PD_ERR_LOADING, "model", "The model '%s' is loaded on demand: it has given way to another, and is loaded again in its turn.", name);
+            break;
+        } /* fall through */
+    case PD_MODEL_LEAVING:
         pd_error_set(x, PD_ERR_UNAVAILABLE, "model", "The model '%s' is being unloaded.", name);
         break;
     }
-    x->retry_after_s = e->retry_after_s ? e->retry_after_s : e->state == PD_MODEL_LOADING ? 2 : e->state == PD_MODEL_WAITING ? 5 : 60;
+    x->retry_after_s = e->retry_after_s > MAX_RETRY_AFTER_S ? MAX_RETRY_AFTER_S : e->retry_after_s ? e->retry_after_s : x->id == PD_ERR_LOADING && e->state != PD_MODEL_WAITING ? 2 : e->state == PD_MODEL_WAITING ? 5 : 60;
 }
 
-void pd_app_error(const struct pd_app *app, const struct pn_served *s, const struct fo_err *e, struct pd_error *x) {
+/* Its model was on its way out when the request came: what a client is told who comes a little later. */
+static bool just_gone(struct pd_app *app, const struct pn_served *s, struct pd_error *x) {
     struct pn_served_status st;
+    pn_served_status(s, &st);
+    if (!st.draining || st.failed_code) return false;
+    struct pd_view *v = pd_app_view(app);
+    const struct pd_entry *e = pd_view_find(v, pn_served_name(s));
+    bool comes_back = e && e->decl->state == CF_STATE_ON_DEMAND && e->state != PD_MODEL_HELD;
+    if (comes_back) {
+        pd_entry_refusal(e, x);
+        pd_app_want(app, e);
+    }
+    pd_view_put(v);
+    return comes_back;
+}
+
+void pd_app_error(struct pd_app *app, const struct pn_served *s, const struct fo_err *e, struct pd_error *x) {
+    struct pn_served_status st;
+    if (e->code == FO_EUNAVAIL && !atomic_load(&app->draining) && just_gone(app, s, x)) return;
     pd_error_from(x, e, atomic_load(&app->draining));
     if (pd_error_row(x->id)->status != 429) return;
     pn_served_status(s, &st);
@@ -259,6 +306,7 @@ bool pd_app_find(struct pd_app *app, const char *name, struct pn_served **ret, s
         pd_view_not_found(v, name, x);
     } else if (e->state != PD_MODEL_READY || !(s = pn_engine_get(app->engine, e->decl->name))) {
         pd_entry_refusal(e, x);
+        pd_app_want(app, e);
     } else {
         *ret = s;
         *ret_sampling = e->decl->sampling;

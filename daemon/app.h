@@ -32,6 +32,7 @@ enum pd_model_state {
     PD_MODEL_REFUSED, /* does not fit */
     PD_MODEL_HELD,    /* unloaded by hand */
     PD_MODEL_ABSENT,  /* declared so */
+    PD_MODEL_ON_DEMAND, /* loaded by its first request */
     PD_MODEL_LEAVING  /* no longer wanted; ends what it is doing */
 };
 
@@ -53,6 +54,9 @@ struct pd_entry {
     char reason[384]; /* of a state that is not ready */
     int64_t since;    /* seconds since 1970 */
     uint32_t retry_after_s;
+    bool wanted;      /* requests wait for it to be loaded on demand */
+    bool pinned;      /* REFUSED: it would fit, but what is loaded does not give way to it: */
+    uint64_t need_bytes, have_bytes; /* of PD_MODEL_REFUSED */
     uint64_t observed_generation; /* of the newest manifest that its instances run as declared in; 0 = none yet */
     uint64_t loads, load_failures;
     struct pd_condition conditions[PD_N_CONDITIONS];
@@ -89,12 +93,12 @@ struct pd_event {
 };
 enum { PD_MAX_EVENTS = 256 };
 
-enum pd_ask_kind { PD_ASK_LOOK, PD_ASK_RELOAD, PD_ASK_LOAD, PD_ASK_UNLOAD, PD_ASK_PRUNE };
+enum pd_ask_kind { PD_ASK_LOOK, PD_ASK_WANT /* a request, for a model that is loaded on demand */, PD_ASK_RELOAD, PD_ASK_LOAD, PD_ASK_UNLOAD, PD_ASK_PRUNE };
 struct pd_ask {
     struct pd_ask *next;
     enum pd_ask_kind kind;
     uint64_t seq;
-    char *name;            /* LOAD, UNLOAD */
+    char *name;            /* WANT, LOAD, UNLOAD */
     struct cf_model *spec; /* LOAD of an undeclared model: its keys (cf_model_free); else NULL */
 };
 enum { PD_MAX_ASKS = 1024 };
@@ -134,6 +138,8 @@ void pd_counted_manifest_put(struct pd_counted_manifest *m); /* NULL is allowed 
 
 /* Queues an ask and rings the bell; takes `spec` over in every case. FO_EBUSY when there are too many, FO_ENOMEM. Any thread. */
 int pd_app_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, struct cf_model *spec, uint64_t *ret_seq, struct fo_err *e);
+/* Asks for the load of a model that is declared on_demand and does not serve: many at once are one, and what is known already wakes nobody. Any thread. */
+void pd_app_want(struct pd_app *app, const struct pd_entry *e);
 /* The main thread's: takes all asks. Free each with pd_ask_free. */
 struct pd_ask *pd_app_take_asks(struct pd_app *app);
 void pd_ask_free(struct pd_ask *a);
@@ -154,8 +160,9 @@ const struct pd_entry *pd_view_find(const struct pd_view *v, const char *name);
 /* The error for a name that nobody has; lists those there are. Returns false. */
 bool pd_view_not_found(const struct pd_view *v, const char *name, struct pd_error *ret_error);
 
-/* What the engine says of a request to a model, as its client is told; of a full queue also when to come back. */
-void pd_app_error(const struct pd_app *app, const struct pn_served *s, const struct fo_err *e, struct pd_error *ret_error);
+/* What the engine says of a request to a model, as its client is told; of a full queue also when to come back. One that is on its way out and is loaded on
+ * demand is asked for. */
+void pd_app_error(struct pd_app *app, const struct pn_served *s, const struct fo_err *e, struct pd_error *ret_error);
 
 /* The model that a request names, by name or alias: *ret (give it back with pn_served_put) and its sampling defaults. False with the
  * error: not found (the message lists what there is), loading, failed, held. */
@@ -163,5 +170,7 @@ bool pd_app_find(struct pd_app *app, const char *name, struct pn_served **ret, s
 /* Submits to the instance that the request best goes to, *at or another of its name, which *at then is (a reference of the caller's). Another try elsewhere when that
  * one stopped serving just then. As pn_submit. */
 int pd_submit(struct pd_app *app, struct pn_served **at, const struct pn_request_opts *o, struct pn_request **ret, struct pn_budget *ret_budget, struct fo_err *e);
+/* Whether a model that does not serve is loaded on demand, and nothing stands against that now. */
+bool pd_entry_comes(const struct pd_entry *e);
 /* The error that says why an entry does not serve. */
 void pd_entry_refusal(const struct pd_entry *e, struct pd_error *ret_error);

@@ -14,6 +14,7 @@
 #include "daemon/hostmem.h"
 #include "daemon/world.h"
 #include "engine/engine.h"
+#include "foundry/base/clock.h"
 #include "foundry/base/err.h"
 #include "foundry/device.h"
 
@@ -25,6 +26,17 @@ static bool on_lost_die(struct pd_world *w, const struct pd_instance *i, const s
         return true;
     }
     return false;
+}
+
+/* A copy that has requests, or had some since the last look, is used now. Whether that is the first time: others may wait for it. */
+static bool note_use(struct pd_world *w, struct pd_instance *inst, const struct pn_served_status *st) {
+    if (st->running + st->queued == 0 && st->requests == inst->requests) return false;
+    bool first = inst->used_at_ms == 0;
+    struct pd_history *h = pd_world_find_history(w, inst->name);
+    inst->requests = st->requests;
+    inst->used_at_ms = fo_now_ms();
+    if (h) h->used_at_ms = inst->used_at_ms;
+    return first;
 }
 
 void pd_facts_look(struct pd_world *w, struct pn_engine *en, bool *ret_changed) {
@@ -51,6 +63,7 @@ void pd_facts_look(struct pd_world *w, struct pn_engine *en, bool *ret_changed) 
         struct pn_served_status st = { .ready = false, .reason = "it is not in the engine any more" };
         if (s) pn_served_status(s, &st);
         pn_served_put(s);
+        changed |= note_use(w, inst, &st);
         bool die_lost = on_lost_die(w, inst, &d);
         if (st.ready && !die_lost) continue;
         changed = true;
@@ -91,22 +104,26 @@ static void fill_die(const struct pd_world *w, const struct pd_die *d, const str
     if (d->decl.memory_bytes && d->decl.memory_bytes < total) ret->total_bytes = d->decl.memory_bytes;
 }
 
-/* Host memory that copies on host dies may still take. */
-static uint64_t promised(const struct pd_world *w, bool no_mmap) {
-    uint64_t anonymous = 0, mapped = 0;
+struct pd_held pd_facts_held(const struct pd_world *w, bool no_mmap, const struct pd_instance *but) {
+    struct pd_held held = { 0 };
     for (size_t i = 0; i < w->n_instances; i++) {
         const struct pd_instance *inst = w->instances[i];
-        anonymous += inst->host_bytes;
+        if (inst == but) continue;
+        held.anonymous_bytes += inst->host_bytes;
         for (size_t k = 0; k < inst->n_parts; k++) {
             const struct cf_part *p = &inst->parts[k];
             bool host = false;
             for (size_t d = 0; d < w->n_dies && !host; d++) host = w->dies[d].host && strcmp(w->dies[d].name, p->die) == 0;
             if (!host) continue;
-            anonymous += p->kv_bytes + p->scratch_bytes + (no_mmap ? p->weights_bytes : 0);
-            mapped += no_mmap ? 0 : p->weights_bytes;
+            held.anonymous_bytes += p->kv_bytes + p->scratch_bytes + (no_mmap ? p->weights_bytes : 0);
+            held.mapped_bytes += no_mmap ? 0 : p->weights_bytes;
         }
     }
-    return mapped + sub(anonymous, pd_hostmem_touched(pd_hostmem_root()));
+    return held;
+}
+
+uint64_t pd_facts_promised(const struct pd_held *h) {
+    return h->mapped_bytes + sub(h->anonymous_bytes, pd_hostmem_touched(pd_hostmem_root()));
 }
 
 static void fill_instance(const struct pd_instance *i, struct pn_engine *en, struct cf_instance *ret) {
@@ -122,6 +139,8 @@ static void fill_instance(const struct pd_instance *i, struct pn_engine *en, str
         .parts = i->parts,
         .n_parts = i->n_parts,
         .host_bytes = i->host_bytes,
+        .loaded_at_ms = i->loaded_at_ms,
+        .used_at_ms = i->used_at_ms,
     };
     struct pn_served *s = i->state == CF_I_LOADING ? NULL : pn_engine_get_replica(en, i->name, (uint32_t)i->replica);
     if (!s) return;
@@ -141,8 +160,9 @@ int pd_facts_gather(struct pd_world *w, struct pn_engine *en, bool no_mmap, uint
     int code = FO_OK;
     if (!f.dies || !f.instances || !f.histories || !f.estimates) code = fo_fail(e, FO_ENOMEM, "no memory to observe");
     if (code == FO_OK) {
+        struct pd_held held = pd_facts_held(w, no_mmap, NULL);
         pd_hostmem_read(pd_hostmem_root(), &host);
-        f.host = (struct cf_host_fact){ .total_bytes = host.total_bytes, .available_bytes = sub(host.available_bytes, promised(w, no_mmap)), .limited_by = (enum cf_limited_by)host.limited_by, .pressure = (enum cf_pressure_level)w->pressure.level };
+        f.host = (struct cf_host_fact){ .total_bytes = host.total_bytes, .available_bytes = sub(host.available_bytes, pd_facts_promised(&held)), .limited_by = (enum cf_limited_by)host.limited_by, .pressure = (enum cf_pressure_level)w->pressure.level };
         for (size_t i = 0; i < w->n_dies; i++)
             if (w->dies[i].wanted) fill_die(w, &w->dies[i], &host, &f.dies[f.n_dies++]);
         for (size_t i = 0; i < w->n_instances; i++) fill_instance(w->instances[i], en, &f.instances[f.n_instances++]);
@@ -153,7 +173,10 @@ int pd_facts_gather(struct pd_world *w, struct pn_engine *en, bool no_mmap, uint
                                                                 .admin_unloaded = h->admin_unloaded,
                                                                 .failures = h->failures,
                                                                 .retry_at_ms = h->retry_at_ms,
-                                                                .last_error = h->last_error[0] ? h->last_error : NULL };
+                                                                .last_error = h->last_error[0] ? h->last_error : NULL,
+                                                                .wanted_at_ms = h->wanted_at_ms,
+                                                                .load_ms = h->load_ms,
+                                                                .used_at_ms = h->used_at_ms };
         }
         for (size_t i = 0; i < w->n_estimates; i++) f.estimates[f.n_estimates++] = w->estimates[i]->v;
         code = cf_facts_copy(&f, ret, e);

@@ -54,6 +54,7 @@ static const struct pd_error_row rows[PD_N_ERRORS] = {
     [PD_ERR_CODING] = { 501, INVALID, "unsupported_coding", "A Transfer-Encoding that is not chunked.", true },
     [PD_ERR_LOADING] = { 503, SERVER, "model_loading", "The model is being loaded or waits for its turn.", false, .retry_after_s = 2 },
     [PD_ERR_UNAVAILABLE] = { 503, SERVER, "model_unavailable", "The model failed; the message says why.", true, .retry_after_s = 2 },
+    [PD_ERR_PINNED] = { 503, SERVER, "would_evict_pinned", "The model is loaded on demand, and would fit if models that are `loaded`, or of a higher priority, gave way: they do not. `need_bytes` and `have_bytes` are beside the message.", true, .retry_after_s = 60 },
     [PD_ERR_DRAINING] = { 503, SERVER, "draining", "The server is stopping.", false, .retry_after_s = 5 },
     [PD_ERR_KEYS] = { 503, SERVER, "keys_unavailable", "The file of API keys cannot be used, so nobody is let in; the log says why.", false, .retry_after_s = 10 },
     [PD_ERR_QUEUE_TIMEOUT] = { 429, "rate_limit_error", "queue_timeout", "The request waited longer than the queue's timeout.", false },
@@ -141,6 +142,10 @@ void pd_error_json(const struct pd_error *x, const char *request_id, struct fo_b
     json_object_set_new(err, "param", param ? param : json_null());
     json_object_set_new(err, "code", row->code ? json_string(row->code) : json_null());
     if (x->budget) json_object_set_new(err, "budget", budget_object(x));
+    if (x->need_bytes) {
+        json_object_set_new(err, "need_bytes", json_integer((json_int_t)x->need_bytes));
+        json_object_set_new(err, "have_bytes", json_integer((json_int_t)x->have_bytes));
+    }
     if (request_id) json_object_set_new(err, "request_id", json_string(request_id));
     json_t *all = json_pack("{s:o}", "error", err);
     char *dump = all ? json_dumps(all, JSON_COMPACT) : NULL;

@@ -46,6 +46,7 @@ enum pd_error_id {
     PD_ERR_CODING,        /* a Transfer-Encoding that is not chunked */
     PD_ERR_LOADING,
     PD_ERR_UNAVAILABLE,   /* failed or held */
+    PD_ERR_PINNED,        /* loaded on demand, and what is loaded does not give way */
     PD_ERR_DRAINING,
     PD_ERR_KEYS,          /* the file of keys cannot be used */
     PD_ERR_QUEUE_TIMEOUT,
@@ -79,6 +80,7 @@ struct pd_error {
     uint32_t retry_after_s;        /* the row's, or what is known better; 0 = no header */
     const struct pn_budget *budget; /* the numbers of PD_ERR_BUDGET, or NULL */
     const char *model;             /* their model */
+    uint64_t need_bytes, have_bytes; /* of a model that does not fit; 0 = no such members */
     const char *allow;             /* PD_ERR_METHOD: the Allow header */
 };
 

@@ -264,7 +264,7 @@ static const struct {
     { "ModelStatus",
       J({"type":"object","required":["name","aliases","declared","ad_hoc","status","reason","since","generation","observed_generation","placement","conditions","limits","counters","events"],
         "properties":{"name":{"type":"string"},"aliases":{"type":"array","items":{"type":"string"}},"declared":{"type":"boolean"},"ad_hoc":{"type":"boolean"},
-        "status":{"enum":["waiting","loading","ready","failed","refused","held","absent","leaving"]},"reason":{"type":"string"},"since":{"type":"integer"},"generation":{"type":"integer"},
+        "status":{"enum":["waiting","loading","ready","failed","refused","held","absent","on_demand","leaving"]},"reason":{"type":"string"},"since":{"type":"integer"},"generation":{"type":"integer"},
         "observed_generation":{"type":"integer"},"placement":{"type":"array","items":{"type":"object","required":["replica","state","generation","running","kv_type","host_bytes","estimated"]}},
         "conditions":{"type":"array","items":{"$ref":"#/components/schemas/Condition"}},"limits":{"type":"object"},
         "counters":{"type":"object","additionalProperties":{"type":"integer","minimum":0}},"events":{"type":"array","items":{"type":"object","required":["seq","time","event","text"]}}}}) },

@@ -51,6 +51,7 @@ enum {
     CANCEL_MS = 5000,        /* after the drain's deadline: time for cancelled requests to end with their error event */
     BACKOFF_MS = 10 * 1000,  /* PANTHEON_BACKOFF_MS replaces it */
     GOOD_SERVICE_MS = 60 * 1000,
+    WISH_MS = 120 * 1000,    /* how long a model is wanted after the last request for it: no client comes back later */
     MAX_STEPS_AT_ONCE = 256, /* live changes in one pass */
     EXTEND_MS = 60 * 1000,   /* systemd waits this much more, said every LOOK_MS while a step is at work */
 };
@@ -85,6 +86,7 @@ static void publish(struct pd_loop *l) {
         .before = before,
         .asked = l->asked,
         .now_ms = fo_now_ms(),
+        .step_started_ms = l->step_started_ms,
         .settled = l->settled,
         .first_pass_over = l->first_pass_over,
         .manifest_ok = l->manifest_ok,
@@ -128,6 +130,33 @@ static void forget_failure(struct pd_history *h) {
     h->failures = h->streak = 0;
     h->retry_at_ms = 0;
     h->last_error[0] = '\0';
+}
+
+/* Whether a copy serves. */
+static bool serves(const struct pd_world *w, const char *name) {
+    for (size_t i = 0; i < w->n_instances; i++)
+        if (w->instances[i]->state == CF_I_READY && strcmp(w->instances[i]->name, name) == 0) return true;
+    return false;
+}
+
+/* A request, or an administrator, asks for a model that is loaded on demand. */
+static void want(struct pd_loop *l, struct pd_history *h) {
+    if (serves(&l->world, h->name)) return; /* it is there by now */
+    h->asked_at_ms = fo_now_ms();
+    if (h->wanted_at_ms) return;
+    h->wanted_at_ms = h->asked_at_ms;
+    l->next_look_ms = 0;
+}
+
+/* Wishes of clients that have not come back. */
+static void forget_old_wishes(struct pd_loop *l) {
+    uint64_t now = fo_now_ms();
+    for (size_t i = 0; i < l->world.n_histories; i++) {
+        struct pd_history *h = l->world.histories[i];
+        if (!h->wanted_at_ms || now - h->asked_at_ms < WISH_MS) continue;
+        h->wanted_at_ms = 0;
+        l->next_look_ms = 0;
+    }
 }
 
 /* Copies that failed since the last look, and models that have served well for a while. */
@@ -330,6 +359,9 @@ static void take_asks(struct pd_loop *l) {
         switch (a->kind) {
         case PD_ASK_LOOK:
             break;
+        case PD_ASK_WANT:
+            if (h) want(l, h);
+            break;
         case PD_ASK_RELOAD: /* many at once are one: the file is read after all that was asked */
             read_again = true;
             break;
@@ -337,6 +369,7 @@ static void take_asks(struct pd_loop *l) {
             if (!h) break;
             h->admin_unloaded = false;
             forget_failure(h);
+            want(l, h);
             if (a->spec && !is_declared(l, a->name)) {
                 cf_model_free(h->ad_hoc);
                 h->ad_hoc = a->spec;
@@ -441,6 +474,7 @@ static int next_timeout(const struct pd_loop *l) {
         uint64_t retry = l->world.histories[i]->retry_at_ms;
         if (retry > now && retry < at) at = retry;
     }
+    if (l->plan && l->plan->look_at_ms > now && l->plan->look_at_ms < at) at = l->plan->look_at_ms;
     uint64_t left = at > now ? at - now : 0;
     return left < TICK_MS ? (int)left : TICK_MS;
 }
@@ -456,6 +490,7 @@ static bool due(struct pd_loop *l) {
         }
         if (h->retry_at_ms > now) h->retry_seen = false;
     }
+    if (l->plan && l->plan->look_at_ms && l->plan->look_at_ms <= now && !l->step) due = true; /* one is idle, or another's turn has come */
     for (size_t i = 0; l->plan && i < l->plan->n_verdicts && !l->step; i++) /* memory to come back, a die to answer */
         due = due || (l->plan->verdicts[i].kind == CF_V_WAITING && l->plan->verdicts[i].retry_at_ms == 0);
     return due;
@@ -559,6 +594,7 @@ bool pd_loop_run(struct pd_loop *l) {
     for (;;) {
         bool changed = false;
         take_asks(l);
+        forget_old_wishes(l);
         look(l, &changed);
         bool keys = pd_gate_look(l->app, false), tls = pd_cert_look(l->app, false);
         bool memory = pd_pressure_look(l->app, &l->world, l->manifest->m, fo_now_ms());

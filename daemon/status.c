@@ -116,13 +116,16 @@ static const char *find_state(const struct pd_status_input *in, const struct sum
     case CF_V_REFUSED:
         e->state = file_is_bad(in, e) ? PD_MODEL_FAILED : PD_MODEL_REFUSED;
         if (v->would_fit && e->state == PD_MODEL_REFUSED) snprintf(e->reason, sizeof e->reason, "%.250s; would fit: %.100s", why, v->would_fit);
-        return e->state == PD_MODEL_FAILED ? "FileNotUsable" : "DoesNotFit";
+        e->pinned = e->state == PD_MODEL_REFUSED && v->code;
+        e->need_bytes = e->state == PD_MODEL_REFUSED ? v->need_bytes : 0;
+        e->have_bytes = v->have_bytes;
+        return e->state == PD_MODEL_FAILED ? "FileNotUsable" : e->pinned ? "WouldEvictPinned" : "DoesNotFit";
     case CF_V_HELD:
         e->state = PD_MODEL_HELD;
         return "AdminUnloaded";
     case CF_V_IN_SYNC:
-        if (e->decl->state == CF_STATE_ABSENT) e->state = PD_MODEL_ABSENT;
-        return "Absent";
+        e->state = e->decl->state == CF_STATE_ABSENT ? PD_MODEL_ABSENT : e->decl->state == CF_STATE_ON_DEMAND ? PD_MODEL_ON_DEMAND : PD_MODEL_WAITING;
+        return e->state == PD_MODEL_ON_DEMAND ? "OnDemand" : "Absent";
     case CF_V_WAITING:
         return "Waiting";
     case CF_V_CHANGES:
@@ -138,6 +141,28 @@ static void memory_text(const struct pd_status_input *in, enum pn_level level, c
     for (size_t i = 0; i < n && len < size; i++) len += (size_t)snprintf(ret + len, size - len, "%s%s", i == 0 ? ": " : ", ", pn_rung_at(i)->name);
 }
 
+/* What a load of the model will take, in milliseconds: what its last one did, else by its bytes. */
+static uint64_t load_ms(const struct pd_status_input *in, const char *name) {
+    enum { FIRST_MS = 500, BYTES_A_MS = 256 * 1024 }; /* of a disk that is not slow */
+    const struct pd_history *h = pd_world_find_history(in->world, name);
+    if (h && h->load_ms) return h->load_ms;
+    const struct cf_step *load = NULL;
+    uint64_t bytes = 0;
+    for (size_t i = 0; in->plan && i < in->plan->n_steps && !load; i++)
+        if (in->plan->steps[i].kind == CF_STEP_LOAD && strcmp(in->plan->steps[i].model, name) == 0) load = &in->plan->steps[i];
+    for (size_t i = 0; load && i < load->n_parts; i++) bytes += load->parts[i].weights_bytes;
+    return FIRST_MS + bytes / BYTES_A_MS;
+}
+
+/* When somebody who asked for a model on demand does well to come back: the step at work ends, its turn comes, it is loaded. */
+static uint32_t comes_in_s(const struct pd_status_input *in, const struct pd_entry *e, const struct cf_verdict *v) {
+    uint64_t ms = load_ms(in, e->decl->name), spent = in->now_ms - in->step_started_ms;
+    if (in->step && in->step->kind != PD_STEP_PROBE && in->step->kind != PD_STEP_UNLOAD && strcmp(in->step->model, e->decl->name) != 0) ms += load_ms(in, in->step->model);
+    if (in->step) ms = ms > spent ? ms - spent : 0;
+    if (!in->step && v && v->kind == CF_V_WAITING && v->retry_at_ms > in->now_ms) ms += v->retry_at_ms - in->now_ms;
+    return (uint32_t)(ms / 1000 < 119 ? ms / 1000 + 1 : 120);
+}
+
 static void fill_entry(const struct pd_status_input *in, const struct pd_entry *before, struct pd_entry *e) {
     struct sum s = sum_up(in, e);
     const char *word = find_state(in, &s, e);
@@ -145,6 +170,8 @@ static void fill_entry(const struct pd_status_input *in, const struct pd_entry *
     const struct pd_condition *old = before ? before->conditions : NULL;
     char text[320];
     e->observed_generation = s.observed;
+    e->wanted = s.history && s.history->wanted_at_ms;
+    if (pd_entry_comes(e) || (e->state == PD_MODEL_READY && e->decl->state == CF_STATE_ON_DEMAND)) e->retry_after_s = comes_in_s(in, e, s.verdict);
     e->since = before && before->state == e->state ? before->since : time(NULL);
     if (s.history) {
         e->loads = s.history->loads;

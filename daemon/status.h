@@ -19,7 +19,7 @@ struct pd_status_input {
     const struct cf_plan *plan;           /* NULL = none yet */
     const struct pd_step *step;           /* at work; NULL = none */
     const struct pd_view *before;         /* whose times go on; NULL */
-    uint64_t asked, now_ms;
+    uint64_t asked, now_ms, step_started_ms;
     bool settled, first_pass_over, manifest_ok, from_kept, draining;
     const char *report;  /* of a bad manifest; "" */
     const char *restart; /* what takes effect only after a restart; "" */

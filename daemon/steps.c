@@ -190,6 +190,7 @@ int pd_start_step(struct pd_loop *l, const struct cf_step *p, struct fo_err *e) 
         pd_step_free(s);
         return code;
     }
+    s->others = pd_facts_held(&l->world, l->opts.no_mmap, inst);
     where(p->kind == CF_STEP_UNLOAD ? &s->had : &s->want, dies, sizeof dies);
     enum cf_instance_state before = inst->state;
     inst->ad_hoc = p->kind == CF_STEP_UNLOAD ? inst->ad_hoc : p->ad_hoc;
@@ -263,6 +264,8 @@ static void now_serves(struct pd_instance *inst, uint64_t generation) {
     inst->mourned = false;
     inst->reason[0] = '\0';
     inst->generation = generation;
+    inst->loaded_at_ms = fo_now_ms();
+    inst->used_at_ms = inst->requests = 0;
 }
 
 /* A model without a usable template serves all the same, but for chats: its condition, and a line now. */
@@ -301,7 +304,9 @@ static void loaded(struct pd_loop *l, struct pd_instance *inst, const struct pd_
         h->loads++;
         h->failures = 0;
         h->retry_at_ms = 0;
-        h->served_since_ms = fo_now_ms();
+        h->served_since_ms = h->used_at_ms = fo_now_ms();
+        h->wanted_at_ms = 0;
+        if (s->kind == PD_STEP_LOAD) h->load_ms = s->took_ms ? s->took_ms : 1;
     }
     log_loaded(l, s);
     look_at_chat(l, inst);

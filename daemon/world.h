@@ -38,6 +38,8 @@ struct pd_instance {
     struct cf_part *parts;
     size_t n_parts;
     uint64_t host_bytes;
+    uint64_t loaded_at_ms, used_at_ms; /* used: a request ran or waited there, as far as the loop has looked; 0 = never */
+    uint64_t requests;     /* that it had when the loop looked */
     bool mourned;          /* its failure has been counted */
     enum pn_level level;   /* of memory, as it was told last */
 };
@@ -53,6 +55,8 @@ struct pd_history {
     uint64_t served_since_ms; /* of the last good load: failures are forgotten after a while */
     char last_error[384];
     uint64_t loads, load_failures;
+    uint64_t wanted_at_ms, asked_at_ms; /* requests asked for it and it was not loaded: the first and the last of them; 0 = nobody waits */
+    uint64_t load_ms, used_at_ms;       /* what its last load took; its last load, or the end of its last request. 0 = none yet */
 };
 
 struct pd_world {

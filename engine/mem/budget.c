@@ -22,8 +22,8 @@ int pn_budget_fit(const struct pn_need *need, uint64_t have, struct fo_err *e) {
     for (int i = 0; i < 3; left -= part[i++].bytes) {
         if (part[i].bytes <= left) continue;
         char a[16], b[16];
-        return fo_fail_need(e, FO_ENOMEM, part[i].bytes, left, "%s: %s are needed and %s are free", part[i].name,
-                            fo_format_bytes(part[i].bytes, a, sizeof a), fo_format_bytes(left, b, sizeof b));
+        return fo_fail_need(e, FO_ENOMEM, part[i].bytes, left, "asked %s, free %s (part=%s)",
+                            fo_format_bytes(part[i].bytes, a, sizeof a), fo_format_bytes(left, b, sizeof b), part[i].name);
     }
     return FO_OK;
 }

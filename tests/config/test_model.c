@@ -79,7 +79,7 @@ static void says_what_is_wrong_with_a_body(void **state) {
         { "name: a\nsource: { path: p }\ndies: [ x ]\nreplicas: [ [ z ] ]\n", "not together", 4, 1 },
         { "name: a\nsource: { path: p }\ndies: auto:0\n", "auto:2", 3, 7 },
         { "name: a\nsource: { path: p }\nmax_sessions: 1\nmax_concurrent: 2\n", "needs a session", 4, 17 },
-        { "name: a\nsource: { path: p }\nstate: on_demand\n", "only loaded, absent", 3, 8 },
+        { "name: a\nsource: { path: p }\nttl: 5m\n", "loaded on demand", 3, 1 },
         { "{\"name\": \"a\"", "", 0, 0 },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {

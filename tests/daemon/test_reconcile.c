@@ -10,6 +10,7 @@
 #include <cmocka.h>
 #include <ftw.h>
 #include <pthread.h>
+#include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -22,6 +23,7 @@
 #include "daemon/estimate.h"
 #include "daemon/facts.h"
 #include "daemon/hostmem.h"
+#include "daemon/oai.h"
 #include "daemon/source.h"
 #include "daemon/status.h"
 #include "daemon/watch.h"
@@ -390,6 +392,153 @@ static void states_and_conditions_follow_from_facts_and_plan(void **state) {
     pd_world_done(&w);
 }
 
+/* Loaded on demand: what is told of one that nobody asked for, that is asked for, that has no place, and whose file is none. */
+static void a_model_on_demand_is_there_before_it_is_loaded(void **state) {
+    (void)state;
+    struct fo_err e;
+    char path[128];
+    struct test_script t = test_script_default();
+    t.weights_bytes = 8 * MiB;
+    snprintf(path, sizeof path, "%s/eight.gguf", folder);
+    assert_int_equal(test_script_write(&t, path, &e), FO_OK);
+    struct pd_counted_manifest *c = counted("version: 1\nhost: { ram_reserve: 1MiB }\ndies: [ { name: s0, kind: sim, memory: 24MiB } ]\nmodels:\n"
+                                            "  - { name: pinned, source: { path: eight.gguf } }\n"
+                                            "  - { name: comes, source: { path: eight.gguf }, state: on_demand, aliases: [ also ] }\n"
+                                            "  - { name: none, source: { path: gone.gguf }, state: on_demand }\n"
+                                            "  - { name: calm, source: { path: eight.gguf }, state: on_demand }\n",
+                                            3);
+    struct pd_world w;
+    struct pn_engine *en;
+    struct pd_error x;
+    make_world(&w, c->m);
+    assert_int_equal(pn_engine_new(&en, &e), FO_OK);
+    struct pd_view *v = look(&w, c, en, NULL, NULL);
+    assert_int_equal(pd_view_find(v, "also")->state, PD_MODEL_ON_DEMAND);
+    assert_string_equal(pd_view_find(v, "calm")->conditions[PD_C_READY].reason, "OnDemand");
+    assert_int_equal(pd_view_find(v, "none")->state, PD_MODEL_FAILED);
+    assert_true(pd_entry_comes(pd_view_find(v, "calm")) && !pd_entry_comes(pd_view_find(v, "none")) && !pd_entry_comes(pd_view_find(v, "pinned")));
+    pd_entry_refusal(pd_view_find(v, "calm"), &x);
+    assert_int_equal(x.id, PD_ERR_LOADING);
+    assert_in_range(x.retry_after_s, 1, 2);
+    pd_view_put(v);
+    /* its place is another's that does not give way */
+    instance(&w, &c->m->models[0], CF_I_READY);
+    w.instances[0]->parts[0].weights_bytes = 20 * MiB;
+    struct pd_history *h = pd_world_history(&w, "comes");
+    h->wanted_at_ms = 900;
+    v = look(&w, c, en, NULL, NULL);
+    const struct pd_entry *comes = pd_view_find(v, "comes");
+    assert_int_equal(comes->state, PD_MODEL_REFUSED);
+    assert_true(comes->wanted && comes->pinned && comes->need_bytes > comes->have_bytes);
+    assert_string_equal(comes->conditions[PD_C_PLACED].reason, "WouldEvictPinned");
+    pd_entry_refusal(comes, &x);
+    assert_int_equal(x.id, PD_ERR_PINNED);
+    assert_true(x.need_bytes == comes->need_bytes && x.have_bytes == comes->have_bytes && strstr(x.message, "'pinned'"));
+    pd_view_put(v);
+    /* there is room, and what its last load took is what a client is told, with what is left of the step at work */
+    w.instances[0]->parts[0].weights_bytes = MiB;
+    h->load_ms = 7500;
+    pd_world_history(&w, "pinned")->load_ms = 4000;
+    v = look(&w, c, en, NULL, NULL);
+    assert_int_equal(pd_view_find(v, "comes")->state, PD_MODEL_WAITING);
+    assert_int_equal(pd_view_find(v, "comes")->retry_after_s, 8);
+    pd_view_put(v);
+    struct pd_step *s = pd_step_new(PD_STEP_RELOAD);
+    s->model = strdup("pinned");
+    v = look(&w, c, en, s, NULL); /* it began at 0, and now is 1000 */
+    assert_int_equal(pd_view_find(v, "comes")->retry_after_s, 11);
+    pd_view_put(v);
+    pd_step_free(s);
+    pd_counted_manifest_put(c);
+    pn_engine_free(en);
+    pd_world_done(&w);
+}
+
+/* The gate at the moment of the load: what others were promised is not free, and what a load passes through the host counts while it does. */
+static void the_host_is_read_again_before_a_load(void **state) {
+    (void)state;
+    struct fo_err e;
+    char path[128], meminfo[96];
+    struct test_script t = test_script_default();
+    t.weights_bytes = 8 * MiB;
+    snprintf(path, sizeof path, "%s/eight.gguf", folder);
+    assert_int_equal(test_script_write(&t, path, &e), FO_OK);
+    struct pd_counted_manifest *c = counted("version: 1\ndies: [ { name: s0, kind: sim, memory: 64MiB } ]\nmodels: [ { name: m, source: { path: eight.gguf } } ]\n", 1);
+    struct pd_world w;
+    struct pd_app app;
+    struct pd_loader *l;
+    make_world(&w, c->m);
+    assert_int_equal(pd_app_init(&app, &e), FO_OK);
+    assert_int_equal(pn_engine_new(&app.engine, &e), FO_OK);
+    int bell = eventfd(0, EFD_CLOEXEC);
+    assert_int_equal(pd_loader_new(&app, bell, &l, &e), FO_OK);
+    const struct cf_part part = { .die = "s0", .n_layers = (int64_t)w.estimates[0]->v.n_layers, .weights_bytes = 9 * MiB };
+    put("proc/self/status", "Name:\tx\nRssAnon:\t   0 kB\n");
+    put("proc/self/cgroup", "");
+    setenv("PANTHEON_HOST_ROOT", folder, 1);
+    /* 1 MiB for itself, 5 MiB through which it is loaded, 2 MiB that others were promised, a reserve of 3 MiB */
+    for (uint64_t have = 10 * MiB; have <= 11 * MiB; have += MiB) {
+        snprintf(meminfo, sizeof meminfo, "MemTotal: 8000000 kB\nMemAvailable: %llu kB\n", (unsigned long long)(have / KiB));
+        put("proc/meminfo", meminfo);
+        struct pd_step *s = pd_step_new(PD_STEP_LOAD), *done;
+        s->model = strdup("m");
+        s->dir = strdup(folder);
+        s->load_timeout_ms = 60000;
+        s->ram_reserve_bytes = 3 * MiB;
+        s->others = (struct pd_held){ .anonymous_bytes = MiB, .mapped_bytes = MiB };
+        assert_int_equal(pd_form_set(&s->want, &c->m->models[0], &part, 1, MiB, 5 * MiB, &e), FO_OK);
+        s->want.devices[0] = w.dies[0].dev;
+        uint64_t n;
+        pd_loader_start(l, s);
+        assert_int_equal(read(bell, &n, sizeof n), sizeof n);
+        done = pd_loader_take(l);
+        assert_ptr_equal(done, s);
+        if (have == 10 * MiB) {
+            assert_int_equal(done->code, FO_ENOMEM);
+            assert_int_equal(done->err.need, 6 * MiB);
+            assert_int_equal(done->err.have, 5 * MiB);
+            assert_non_null(strstr(done->err.msg, "host memory: asked 6 MiB"));
+        } else if (done->code)
+            fail_msg("%s", done->err.msg);
+        pd_step_free(done);
+    }
+    unsetenv("PANTHEON_HOST_ROOT");
+    pd_loader_free(l);
+    close(bell);
+    pn_engine_free(app.engine);
+    pd_app_done(&app);
+    pd_counted_manifest_put(c);
+    pd_world_done(&w);
+}
+
+/* Many requests for the same model are one wish, and only the first wakes the loop. */
+static void a_wish_is_queued_once(void **state) {
+    (void)state;
+    struct pd_app app;
+    struct fo_err e;
+    uint64_t n;
+    struct cf_manifest *m = parse("version: 1\nmodels: [ { name: a, source: { path: a }, state: on_demand }, { name: b, source: { path: b } } ]\n");
+    struct pd_entry a = { .decl = &m->models[0], .declared = true, .state = PD_MODEL_ON_DEMAND }, b = { .decl = &m->models[1], .declared = true, .state = PD_MODEL_WAITING };
+    assert_int_equal(pd_app_init(&app, &e), FO_OK);
+    for (int i = 0; i < 5000; i++) pd_app_want(&app, &a);
+    pd_app_want(&app, &b); /* is loaded anyhow */
+    assert_int_equal(read(app.bell, &n, sizeof n), sizeof n);
+    assert_int_equal(n, 1);
+    struct pd_ask *list = pd_app_take_asks(&app);
+    assert_true(list && !list->next && list->kind == PD_ASK_WANT);
+    assert_string_equal(list->name, "a");
+    pd_ask_free(list);
+    a.wanted = true; /* the loop knows: it is told that somebody still waits, in its own time */
+    pd_app_want(&app, &a);
+    assert_int_equal(read(app.bell, &n, sizeof n), -1);
+    pd_ask_free(pd_app_take_asks(&app));
+    a.state = PD_MODEL_HELD;
+    pd_app_want(&app, &a);
+    assert_null(app.asks);
+    pd_app_done(&app);
+    cf_manifest_free(m);
+}
+
 static void facts_count_what_copies_hold_and_what_others_use(void **state) {
     (void)state;
     struct pd_counted_manifest *c = counted("version: 1\ndies: [ { name: s0, kind: sim, memory: 20MiB, reserve: 1MiB, script: 'foreign 3MiB' } ]\nmodels: [ { name: m, source: { path: gone.gguf } } ]\n", 1);
@@ -551,6 +700,9 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_soft_limit_and_stalls_are_read_too, make_folder, remove_folder),
         cmocka_unit_test(dies_stay_come_and_go_with_the_manifest),
         cmocka_unit_test_setup_teardown(states_and_conditions_follow_from_facts_and_plan, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_model_on_demand_is_there_before_it_is_loaded, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(the_host_is_read_again_before_a_load, make_folder, remove_folder),
+        cmocka_unit_test(a_wish_is_queued_once),
         cmocka_unit_test_setup_teardown(facts_count_what_copies_hold_and_what_others_use, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(an_estimate_is_stale_when_its_file_is_another, make_folder, remove_folder),
         cmocka_unit_test(one_who_waits_is_woken_by_the_view_it_waits_for),

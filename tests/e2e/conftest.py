@@ -232,7 +232,7 @@ class Daemon:
         wait_for(up, 20, "listening")
 
     def settled(self):
-        return all(m["status"] in ("ready", "failed", "refused", "held", "absent") for m in self.get("/").json["models"])
+        return all(m["status"] in ("ready", "failed", "refused", "held", "absent", "on_demand") for m in self.get("/").json["models"])
 
     def request(self, method, path, body=None, headers=None, timeout=60):
         conn = connection(self.port, self.tls, timeout)

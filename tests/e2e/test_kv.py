@@ -59,7 +59,7 @@ def test_kv_types_answer_and_take_what_they_promise(heads, start):
 
 
 @pytest.mark.skipif(not SIZES_HOLD, reason="it is all about the size")
-def test_keys_and_values_are_kept_apart_and_counted_so(heads, start):
+def test_pain_08_kv_falls_by_the_exact_ratio_of_the_blocks_keys_and_values_apart(heads, start):
     forms = [("f16", "f16"), ("q8_0", "f16"), ("f16", "q4_0"), ("q8_0", "q4_0"), ("q4_0", "q4_0")]
     d = start(declared(*((f"m{i}", heads[32], f"kv: {{ k: {k}, v: {v} }}") for i, (k, v) in enumerate(forms))))
     taken = [planned(d, f"m{i}") for i in range(len(forms))]

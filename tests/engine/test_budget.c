@@ -2,6 +2,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -35,6 +36,7 @@ static void refuses_a_cap_above_the_trained_length_and_names_both(void **state) 
 
 static void names_the_first_part_that_does_not_fit(void **state) {
     (void)state;
+    char part[32];
     const struct {
         struct pn_need need;
         uint64_t have, part_need, part_have;
@@ -52,7 +54,8 @@ static void names_the_first_part_that_does_not_fit(void **state) {
         int rc = pn_budget_fit(&cases[i].need, cases[i].have, &e);
         assert_int_equal(rc, cases[i].name ? FO_ENOMEM : FO_OK);
         if (!cases[i].name) continue;
-        assert_memory_equal(e.msg, cases[i].name, strlen(cases[i].name));
+        snprintf(part, sizeof part, "(part=%s)", cases[i].name);
+        assert_non_null(strstr(e.msg, part));
         assert_true(e.need == cases[i].part_need);
         assert_true(e.have == cases[i].part_have);
     }
