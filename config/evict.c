@@ -170,7 +170,7 @@ static bool taken_before(struct cf_planner *p, const struct cf_item *it, size_t 
     for (const struct cf_item *x = p->items; x < it; x++) {
         if (x->emitted || x->extra || !x->est || x->est->error) continue;
         bool waits = cf_planner_waits(p, x) != NULL;
-        if (waits && x->reserved) continue;
+        if (waits && (x->reserved || (on_demand(x->w) && !x->moves))) continue;
         imagine_gone(p, x, n);
         if (x->reserved) cf_world_copy(&p->try_later, &p->try_now); /* its place there is its own */
         cf_planner_place(p, x, !waits, false, &got);

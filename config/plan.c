@@ -372,7 +372,7 @@ static void try_item(struct cf_planner *p, struct cf_item *it) {
     else if (got.kind == CF_NO_ROOM)
         it->done = false;
     else {
-        cf_planner_reserve(p, it, &got);
+        if (it->moves || w->m->state == CF_STATE_LOADED) cf_planner_reserve(p, it, &got); /* one that fails on demand keeps no other from its place */
         if (!it->moves) w->verdict->retry_at_ms = w->history->retry_at_ms;
         cf_planner_rule(w->verdict, CF_V_WAITING, waits);
     }

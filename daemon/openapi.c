@@ -121,7 +121,7 @@ static const struct answer {
       J({"type":"object","required":["status","uptime_seconds","connections","models"],"properties":{"status":{"enum":["ok","draining"]},"uptime_seconds":{"type":"integer"},
         "connections":{"type":"integer"},"models":{"type":"array","items":{"type":"object","required":["id","status"]}}}}) },
     { "/ready",
-      J({"type":"object","required":["status","serving","declared"],"properties":{"status":{"const":"ready"},"serving":{"type":"integer"},"declared":{"type":"integer"}}}) },
+      J({"type":"object","required":["status","serving","on_demand","declared"],"properties":{"status":{"const":"ready"},"serving":{"type":"integer"},"on_demand":{"type":"integer"},"declared":{"type":"integer"}}}) },
     { "/",
       J({"type":"object","required":["name","version","build","backend","models"],"properties":{"name":{"const":"pantheon"},"version":{"type":"string"},"build":{"type":"string"},
         "backend":{"type":"string"},"models":{"type":"array","items":{"type":"object","required":["id","status"]}}}}) },

@@ -473,7 +473,7 @@ static const struct cf_verdict *verdict_at(const struct cf_plan *p, const char *
 /* Whether a place is kept for a model that goes there later: where, depends on what is free when the plan is made. */
 static bool any_waiting(const struct random_world *w, const struct cf_plan *p) {
     for (size_t i = 0; i < p->n_verdicts; i++)
-        if (p->verdicts[i].kind == CF_V_WAITING) return true;
+        if (p->verdicts[i].kind == CF_V_WAITING || p->verdicts[i].retry_at_ms) return true; /* the latter: of one copy, while another is refused */
     for (size_t i = 0; i < w->f.n_histories; i++)
         if (w->f.histories[i].retry_at_ms > w->f.now_ms) return true;
     for (size_t i = 0; i < w->f.n_instances; i++)

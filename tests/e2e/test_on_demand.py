@@ -255,6 +255,37 @@ def test_two_asked_for_in_turn_without_patience_both_make_progress(scripts, star
     assert sum(loads) <= 14 * SLOW, "no more often than a load is worth"
 
 
+def test_a_crowd_that_never_waits_changes_nothing_for_those_who_do(scripts, start):
+    """Twelve clients that ask again at once, for three models that fit one at a time: pages answer, and a client with patience is served of each."""
+    d = start(declared(*((n, scripts["big"], ON + "\nqueue: { depth: 64 }") for n in "abc"), **ONE))
+    over, seen, slowest = threading.Event(), set(), [0.0]
+
+    def hammer(i):
+        while not over.is_set():
+            r = d.chat(model="abc"[i % 3], max_tokens=1)
+            seen.add((r.status, r.error["code"] if r.status != 200 else None))
+
+    def look():
+        while not over.is_set():
+            t = time.monotonic()
+            assert d.get("/health").status == 200 and d.get("/admin/models").status == 200
+            slowest[0] = max(slowest[0], time.monotonic() - t)
+            time.sleep(0.1)
+
+    threads = [threading.Thread(target=hammer, args=(i,)) for i in range(12)] + [threading.Thread(target=look)]
+    for t in threads:
+        t.start()
+    try:
+        for name in "cab":
+            assert patient(d, name, 40)[0].status == 200
+    finally:
+        over.set()
+        for t in threads:
+            t.join()
+    assert seen <= {(200, None), (503, "model_loading"), (429, "queue_full")}, seen
+    assert slowest[0] < 5 * SLOW and d.log.count("event=unload_started") <= 60 * SLOW
+
+
 def test_a_kill_in_a_load_leaves_nothing_to_resume(scripts, start):
     d = start(declared(("a", scripts["big"], ON), s0=("220MB", "upload takes 20ms")))
     d.chat(model="a")
