@@ -178,8 +178,8 @@ fuzz:
 	 $(f) -max_total_time=$(or $(FUZZ_SECONDS),60) -timeout=10 -rss_limit_mb=2048 -verbosity=0 -print_final_stats=1 \
 	 $(O)/fuzz/corpus/$$n tests/fuzz/corpus/$$n $(SEEDS.$(f:$(O)/fuzz/tests/fuzz/fuzz_%=%)) || exit 1; )
 fuzzers: $(FUZZERS)
-# MUTANTS grammars, as many schemas and lists of tools, each changed here and there: no crash, none that takes a second. Meant for FLAVOUR=asan.
-check-mutants: $(B)/tests/fuzz/replay_grammar $(B)/tests/fuzz/replay_schema $(B)/tests/fuzz/replay_tools
+# MUTANTS grammars, as many schemas, lists of tools and saved sessions, each changed here and there: no crash, none that takes a second. Meant for FLAVOUR=asan.
+check-mutants: $(B)/tests/fuzz/replay_grammar $(B)/tests/fuzz/replay_schema $(B)/tests/fuzz/replay_tools $(B)/tests/fuzz/replay_blob
 	$(Q)MUTANTS=$(or $(MUTANTS),10000) B=$(B) tests/run $^
 lint: check-layers check-headers check-symbols check-isa check-banned check-size
 check-layers:  ; $(Q)tests/lint/layers
@@ -264,7 +264,7 @@ help:
 	@echo 'make check-goldens   every reference case that this build can run (GOLDENS=DIR: of another folder than tests/data/goldens)'
 	@echo 'make check-vocabs  real vocabularies against llama.cpp'"'"'s test texts (fetches 77 MB once; VOCABS=DIR)'
 	@echo 'make check-schemas  the JSON-Schema-Test-Suite against the grammars of its schemas (fetches it once; SCHEMAS=DIR)'
-	@echo 'make check-mutants  MUTANTS=10000 changed grammars, as many schemas and lists of tools; best with FLAVOUR=asan'
+	@echo 'make check-mutants  MUTANTS=10000 changed grammars, as many schemas, lists of tools and saved sessions; best with FLAVOUR=asan'
 	@echo 'make check-arm     cross-compiles for 64-bit Arm and tests that build under an emulator (Debian; QUICK=1: the most important)'
 	@echo 'make check-clients LangChain, LiteLLM and schemathesis against the daemon, in a venv of their own'
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
