@@ -11,8 +11,10 @@
  * taking the place of one that is only waiting for its next try.
  *
  * Order: live keys first (instant, and they free nothing); unloads; reloads to a smaller form, which free memory too; then loads and
- * other reloads by priority, then as the manifest lists them. What did not fit is tried again after every reload, because only those
- * give memory back. Nothing here looks at anything but its arguments, so performing the first step and planning again gives the rest of
+ * other reloads by priority, then as the manifest lists them: first what is declared loaded, then what is loaded on demand and was asked for, those
+ * that have waited longest first. What does not fit may have others give way (evict.c), whose unloads stand in front of it. What did not fit is
+ * tried again after every reload, because those give memory back. Further copies of what is loaded on demand come last. Nothing here looks at
+ * anything but its arguments, so performing the first step and planning again gives the rest of
  * the same plan. */
 #include "config/plan.h"
 

@@ -340,7 +340,7 @@ def test_metrics_count_what_happens(models, start):
     assert of(got, "pantheon_model_ready", model="tiny") == 1 and of(got, "pantheon_model_ready", model="broken") == 0
     assert of(got, "pantheon_model_ready", model="org/odd:name-1.5") == 1
     states = {k: v for (n, k), v in got.items() if n == "pantheon_model_state" and ("model", "broken") in k}
-    assert len(states) == 8 and sum(states.values()) == 1 and of(got, "pantheon_model_state", model="broken", state="failed") == 1
+    assert len(states) == 9 and sum(states.values()) == 1 and of(got, "pantheon_model_state", model="broken", state="failed") == 1
     assert of(got, "pantheon_model_loads_total", model="tiny") == 1
     weights = of(got, "pantheon_model_memory_bytes", **one, die="cpu", kind="weights")
     assert weights > 0 and of(got, "pantheon_die_memory_held_bytes", die="cpu") > weights and of(got, "pantheon_die_up", die="cpu") == 1
