@@ -101,6 +101,9 @@ static const struct answer {
         "usage":{"type":"object","required":["prompt_tokens","total_tokens"],"properties":{"prompt_tokens":{"type":"integer","minimum":1},"total_tokens":{"type":"integer","minimum":1}}}}}) },
     { "/v1/responses", J({"$ref":"#/components/schemas/Response"}) },
     { "/v1/models", J({"type":"object","required":["object","data"],"properties":{"object":{"const":"list"},"data":{"type":"array","items":{"$ref":"#/components/schemas/Model"}}}}) },
+    { "/v1/sessions/{id}",
+      J({"type":"object","required":["id","object","model"],"properties":{"id":{"type":"string"},"object":{"const":"session"},"model":{"type":"string"},
+        "tokens":{"type":"integer","minimum":1},"deleted":{"type":"boolean"}}}) },
     { "/v1/models/{id}", J({"$ref":"#/components/schemas/Model"}) },
     { "/tokenize",
       J({"type":"object","required":["tokens","count","max_model_len"],"properties":{"tokens":{"type":"array","items":{"anyOf":[{"type":"integer"},
@@ -392,6 +395,7 @@ static json_t *responses(struct build *b, const struct pd_route *r) {
     json_t *content = json_object(), *all = json_object();
     for (int i = 0; i < N_ANSWERS; i++)
         if (strcmp(answers[i].path, r->path) == 0) schema = answers[i].schema;
+    if (r->type && strcmp(r->type, "application/octet-stream") == 0) schema = J({"type":"string"});
     set(b, content, r->type ? r->type : "application/json", json_pack("{s:o}", "schema", fragment(schema)));
     static const struct {
         unsigned fields;

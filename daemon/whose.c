@@ -1,5 +1,5 @@
-/* See whose.h. A name of a session is any text that is not too long: nothing is looked up by it but an account of tokens, within one tenant. One that
- * would have to be cut is refused, because two conversations would become one. */
+/* See whose.h. A name of a session is any text that is not too long: nothing is looked up by it but an account of tokens and what is saved
+ * of a conversation, within one tenant. One that would have to be cut is refused, because two conversations would become one. */
 #include "daemon/whose.h"
 
 #include <jansson.h>
@@ -64,7 +64,7 @@ void pd_whose_doc(struct fo_buf *out) {
     fo_buf_printf(out, "\n## Whose turn it is\n\nRequests that wait are served by tokens, not by who came first: those of the API key that has had least, and of that the session that has had "
                        "least, start next, and in a step their prompts are computed first. A token of a prompt that is computed and one of an answer count alike; what is found in kept KV "
                        "costs nothing. Who was away is not owed anything for it. A request's session is the header `X-Session-Id`, else `session_id`, else `prompt_cache_key`, of at most %d bytes "
-                       "(more is 400; an empty one is none); without one it shares its key's unnamed session. The name is a hint for taking turns and for where a conversation goes, never what KV is found by.\n\n"
+                       "(more is 400; an empty one is none); without one it shares its key's unnamed session. The name is a hint for taking turns and for where a conversation goes, and what /v1/sessions/{id} calls it, never what a prompt finds KV by.\n\n"
                        "`service_tier` is a priority: `flex` is low, `auto`, `default` and `scale` are normal, `priority` is high. A key's word `priority=` in the file of keys is the highest that it gets "
                        "(normal where it has none; without keys anybody gets what they ask for). What is asked beyond that counts as that. A request that gives the field is told in its answer what it got: flex, default or priority. "
                        "What is more urgent starts first; each quarter of `queue.timeout` that a request has waited makes it one priority more urgent, so that nothing waits for ever. What runs is "

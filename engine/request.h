@@ -29,7 +29,7 @@ struct pn_request_opts {
                              * the grammar ends it too; max_tokens cuts it anywhere */
     bool ignore_end;        /* do not stop at EOS and its kin (benchmarks) */
     const char *tenant;     /* whose request it is (the API key's name), NULL = nobody's: KV is shared and kept within one only. Copied */
-    const char *session;    /* which conversation it is part of, or NULL: a hint for fairness, routing and pn_served_forget; what is reused is
+    const char *session;    /* which conversation it is part of, or NULL: a hint for fairness and routing, and what pn_served_text and pn_served_forget call it; what is reused is
                              * found by the tokens. Copied */
     enum pn_priority priority;
     bool keep_nothing;      /* its KV is neither looked up nor kept */

@@ -332,7 +332,8 @@ void *pn_sched_worker(void *sched) {
     for (;;) {
         uint64_t seen = pn_wake_count(s->wake);
         if (!sweep(s)) break;
-        bool more = run_errands(s) | pn_sched_relieve(s);
+        bool more = run_errands(s);
+        more = pn_sched_relieve(s) || more;
         while (start_one(s)) {}
         uint32_t n = pn_sched_build(s);
         if (n > 0) {
