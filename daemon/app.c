@@ -134,15 +134,20 @@ int pd_app_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, stru
     return queue_ask(app, kind, name, spec, true, ret_seq, e);
 }
 
-void pd_app_want(struct pd_app *app, const struct pd_entry *e) {
+/* Unless it is queued already. */
+static void queue_once(struct pd_app *app, enum pd_ask_kind kind, const char *name, bool wake) {
     struct fo_err ignored; /* who is told to come back asks again */
     uint64_t seq;
     bool there = false;
-    if (e->decl->state != CF_STATE_ON_DEMAND || e->state == PD_MODEL_HELD || e->state == PD_MODEL_LEAVING) return;
     pthread_mutex_lock(&app->lock);
-    for (const struct pd_ask *a = app->asks; a && !there; a = a->next) there = a->kind == PD_ASK_WANT && strcmp(a->name, e->decl->name) == 0;
+    for (const struct pd_ask *a = app->asks; a && !there; a = a->next) there = a->kind == kind && strcmp(a->name, name) == 0;
     pthread_mutex_unlock(&app->lock);
-    if (!there) (void)queue_ask(app, PD_ASK_WANT, e->decl->name, NULL, !e->wanted, &seq, &ignored);
+    if (!there) (void)queue_ask(app, kind, name, NULL, wake, &seq, &ignored);
+}
+
+void pd_app_want(struct pd_app *app, const struct pd_entry *e) {
+    if (e->decl->state != CF_STATE_ON_DEMAND || e->state == PD_MODEL_HELD || e->state == PD_MODEL_LEAVING) return;
+    queue_once(app, PD_ASK_WANT, e->decl->name, !e->wanted);
 }
 
 struct pd_ask *pd_app_take_asks(struct pd_app *app) {
@@ -310,6 +315,7 @@ bool pd_app_find(struct pd_app *app, const char *name, struct pn_served **ret, s
     } else {
         *ret = s;
         *ret_sampling = e->decl->sampling;
+        if (e->decl->state == CF_STATE_ON_DEMAND) queue_once(app, PD_ASK_USED, e->decl->name, false);
     }
     pd_view_put(v);
     return s != NULL;

@@ -93,12 +93,12 @@ struct pd_event {
 };
 enum { PD_MAX_EVENTS = 256 };
 
-enum pd_ask_kind { PD_ASK_LOOK, PD_ASK_WANT /* a request, for a model that is loaded on demand */, PD_ASK_RELOAD, PD_ASK_LOAD, PD_ASK_UNLOAD, PD_ASK_PRUNE };
+enum pd_ask_kind { PD_ASK_LOOK, PD_ASK_WANT /* a request, for a model that is loaded on demand */, PD_ASK_USED /* one that has come to it */, PD_ASK_RELOAD, PD_ASK_LOAD, PD_ASK_UNLOAD, PD_ASK_PRUNE };
 struct pd_ask {
     struct pd_ask *next;
     enum pd_ask_kind kind;
     uint64_t seq;
-    char *name;            /* WANT, LOAD, UNLOAD */
+    char *name;            /* WANT, USED, LOAD, UNLOAD */
     struct cf_model *spec; /* LOAD of an undeclared model: its keys (cf_model_free); else NULL */
 };
 enum { PD_MAX_ASKS = 1024 };

@@ -148,6 +148,17 @@ static void want(struct pd_loop *l, struct pd_history *h) {
     l->next_look_ms = 0;
 }
 
+/* A request has come to a model on demand: also one that no worker sees, as for its vocabulary. */
+static void use(struct pd_loop *l, struct pd_history *h) {
+    uint64_t now = fo_now_ms();
+    for (size_t i = 0; i < l->world.n_instances; i++) {
+        struct pd_instance *inst = l->world.instances[i];
+        if (inst->state != CF_I_READY || strcmp(inst->name, h->name) != 0) continue;
+        if (inst->used_at_ms == 0) l->next_look_ms = 0; /* others may wait for that */
+        inst->used_at_ms = h->used_at_ms = now;
+    }
+}
+
 /* Wishes of clients that have not come back. */
 static void forget_old_wishes(struct pd_loop *l) {
     uint64_t now = fo_now_ms();
@@ -361,6 +372,9 @@ static void take_asks(struct pd_loop *l) {
             break;
         case PD_ASK_WANT:
             if (h) want(l, h);
+            break;
+        case PD_ASK_USED:
+            if (h) use(l, h);
             break;
         case PD_ASK_RELOAD: /* many at once are one: the file is read after all that was asked */
             read_again = true;

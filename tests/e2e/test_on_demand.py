@@ -153,6 +153,16 @@ def test_one_that_is_idle_for_its_ttl_goes_and_one_that_answers_does_not(scripts
     assert patient(d, "a")[0].status == 200, "and it comes back"
 
 
+def test_a_request_that_no_worker_sees_is_one_too(models, start):
+    d = start(declared(("a", models["tiny"], "state: on_demand\nttl: 1s")))
+    end = time.monotonic() + 3
+    while time.monotonic() < end:
+        d.post("/tokenize", {"model": "a", "content": "x"})
+        time.sleep(0.1)
+    assert model(d, "a")["counters"]["loads"] == 1 and not unloads(d, "a")
+    wait_status(d, "a", "on_demand", 5)
+
+
 def test_what_gives_way_ends_its_answers_first(scripts, start):
     d = start(declared(("a", scripts["big"], ON), ("b", scripts["big"], ON), **ONE))
     assert patient(d, "a")[0].status == 200
