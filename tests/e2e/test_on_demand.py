@@ -34,6 +34,12 @@ def unloads(d, name):
     return re.findall(rf'event=unload_started model="{name}" text="([^"]*)"', d.log)
 
 
+def rest(d):
+    """Until what was loaded gives way again: it serves for as long as its load took, and at least a second."""
+    unit = {"ms": 0.001, "s": 1, "min": 60}
+    time.sleep(max([1.0] + [float(n) * unit[u] for n, u in re.findall(r'event=load_done .*text="after ([\d.]+) (ms|s|min)"', d.log)]) + 0.2)
+
+
 def test_the_first_request_loads_it_and_is_told_when_to_come_back(scripts, start):
     d = start(declared(("a", scripts["small"], ON + "\naliases: [ first, second ]"), ("b", scripts["small"], ON)))
     assert [m["status"] for m in admin(d)["models"]] == ["on_demand", "on_demand"] and "load_started" not in d.log
@@ -113,7 +119,7 @@ def test_only_what_frees_the_memory_that_is_short_goes_and_the_least_recently_us
                        ("comes", scripts["half"], ON + "\ndies: [ s0 ]"), s0=("220MB", ""), s1=("300MB", "")))
     for name in ("other", "new", "old", "new"):
         assert patient(d, name)[0].status == 200
-    time.sleep(1.1)  # each serves for a second before it gives way
+    rest(d)
     assert patient(d, "comes")[0].status == 200
     assert [m["status"] for m in admin(d)["models"]] == ["ready", "on_demand", "ready", "ready"]
 
@@ -121,7 +127,7 @@ def test_only_what_frees_the_memory_that_is_short_goes_and_the_least_recently_us
 def test_a_model_that_becomes_loaded_takes_the_place_of_one_on_demand(scripts, start):
     d = start(declared(("a", scripts["big"], ON), ("b", scripts["big"], ON), **ONE))
     assert patient(d, "a")[0].status == 200
-    time.sleep(1.1)  # it serves for a second before it gives way
+    rest(d)
     d.write(declared(("a", scripts["big"], ON), ("b", scripts["big"], ON.replace("on_demand", "loaded")), **ONE))
     assert reconcile(d).status == 200
     assert [m["status"] for m in admin(d)["models"]] == ["on_demand", "ready"] and unloads(d, "a") == ["on s0: makes room for 'b'"]
@@ -166,7 +172,7 @@ def test_a_request_that_no_worker_sees_is_one_too(models, start):
 def test_what_gives_way_ends_its_answers_first(scripts, start):
     d = start(declared(("a", scripts["big"], ON), ("b", scripts["big"], ON), **ONE))
     assert patient(d, "a")[0].status == 200
-    time.sleep(1.1)
+    rest(d)
     s = d.stream(model="a", max_tokens=400)
     d.chat(model="b")
     wait_for(lambda: unloads(d, "a"), 10, "a drain")
@@ -181,11 +187,11 @@ def test_copies_of_one_share_a_wish_and_only_the_first_makes_room(scripts, start
     copies = "state: on_demand\nmax_sessions: 1\nctx_cap: 512\nreplicas: [ [ s0 ], [ s1 ] ]"
     d = start(declared(("both", scripts["big"], copies), ("one", scripts["big"], ON + "\ndies: [ s1 ]"), s0=("220MB", ""), s1=("220MB", "")))
     assert patient(d, "one")[0].status == 200
-    time.sleep(1.1)
+    rest(d)
     assert patient(d, "both")[0].status == 200
     assert not unloads(d, "one") and [p["replica"] for p in model(d, "both")["placement"]] == [0]
     assert cli(d, "--plan").returncode == 0
-    time.sleep(1.1)
+    rest(d)
     assert d.post("/admin/models/unload", {"name": "one"}).status in (200, 202)
     wait_for(lambda: [p["replica"] for p in model(d, "both")["placement"] if p["state"] == "ready"] == [0, 1], 10, "the second copy where there is room now")
 
@@ -246,10 +252,13 @@ def test_thirty_clients_of_three_that_fit_one_at_a_time_are_all_served(scripts, 
 def test_two_asked_for_in_turn_without_patience_both_make_progress(scripts, start):
     """Nobody waits: both are asked for all the time. Each load serves before it gives way."""
     d = start(declared(("a", scripts["big"], ON), ("b", scripts["big"], ON), **ONE))
-    served, stop = {"a": 0, "b": 0}, time.monotonic() + 12 * SLOW
+    served, over, began = {"a": 0, "b": 0}, threading.Event(), time.monotonic()
+
+    def loads():
+        return [m["counters"]["loads"] for m in admin(d)["models"]]
 
     def hammer(name):
-        while time.monotonic() < stop:
+        while not over.is_set():
             r = d.chat(model=name, max_tokens=1)
             assert r.status in (200, 503) and (r.status == 200 or r.error["code"] == "model_loading"), r.body
             served[name] += r.status == 200
@@ -258,11 +267,14 @@ def test_two_asked_for_in_turn_without_patience_both_make_progress(scripts, star
     threads = [threading.Thread(target=hammer, args=(n,)) for n in "ab"]
     for t in threads:
         t.start()
-    for t in threads:
-        t.join()
-    loads = [m["counters"]["loads"] for m in admin(d)["models"]]
-    assert min(served.values()) >= 5 and min(loads) >= 2, (served, loads)
-    assert sum(loads) <= 14 * SLOW, "no more often than a load is worth"
+    try:
+        wait_for(lambda: min(loads()) >= 3, 60, "turns")
+    finally:
+        over.set()
+        for t in threads:
+            t.join()
+    assert min(served.values()) >= 3, served
+    assert sum(loads()) <= time.monotonic() - began + 2, "each serves for a second before it gives way"
 
 
 def test_a_crowd_that_never_waits_changes_nothing_for_those_who_do(scripts, start):
@@ -296,6 +308,24 @@ def test_a_crowd_that_never_waits_changes_nothing_for_those_who_do(scripts, star
     assert slowest[0] < 5 * SLOW and d.log.count("event=unload_started") <= 60 * SLOW
 
 
+def test_a_conversation_survives_that_its_model_gave_way(models, start):
+    """save_on_unload: what was computed before the swap is not computed again after it."""
+    keep = "state: on_demand\nsave_on_unload: true\nmax_sessions: 2"
+    part = model(start(declared(("a", models["slow"], "max_sessions: 2"))), "a")["placement"][0]["estimated"][0]
+    need = part["weights_bytes"] + part["kv_bytes"] + part["scratch_bytes"]
+    d = start(declared(("a", models["slow"], keep), ("b", models["slow"], keep), s0=(f"{need * 3 // 2}B", "")))
+    prompt = list(range(3, 200))
+
+    def say(name):
+        return d.post("/v1/completions", {"model": name, "prompt": prompt, "max_tokens": 1, "temperature": 0}, headers={"X-Session-Id": "talk"})
+
+    for name in "ab":
+        assert patient(d, name, ask=say)[0].json["usage"]["prompt_tokens_details"]["cached_tokens"] == 0
+    assert unloads(d, "a") == ["on s0: makes room for 'b'"]
+    prompt.append(5)
+    assert patient(d, "a", ask=say)[0].json["usage"]["prompt_tokens_details"]["cached_tokens"] == 197
+
+
 def test_a_kill_in_a_load_leaves_nothing_to_resume(scripts, start):
     d = start(declared(("a", scripts["big"], ON), s0=("220MB", "upload takes 20ms")))
     d.chat(model="a")
@@ -312,7 +342,7 @@ def test_a_reload_in_a_swap_keeps_to_the_newest_manifest(scripts, start):
     sims = {"s0": ("220MB", "free late 800ms")}
     d = start(declared(("a", scripts["big"], ON), ("b", scripts["big"], ON), **sims))
     assert patient(d, "a")[0].status == 200
-    time.sleep(1.1)
+    rest(d)
     d.chat(model="b")
     wait_for(lambda: unloads(d, "a"), 10, "the swap")
     d.write(declared(("a", scripts["big"], ON), ("c", scripts["big"], ON), **sims))
