@@ -130,6 +130,10 @@ static void say(int fd, const char *text, size_t n) {
     }
 }
 
+static void say_text(int fd, const char *text) {
+    say(fd, text, strlen(text));
+}
+
 /* Reads until the server closes, or until `enough` is in what came. */
 static char *hear(int fd, const char *enough) {
     static char buf[1 << 20];
@@ -232,7 +236,7 @@ static void gives_a_body_in_pieces_however_long_it_is(void **state) {
     int fd = dial(&s);
     say(fd, text, (size_t)at + n);
     assert_non_null(strstr(hear(fd, want), want));
-    say(fd, "PUT /pieces HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\nPUT /pieces HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 150);
+    say_text(fd, "PUT /pieces HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n2\r\nde\r\n0\r\n\r\nPUT /pieces HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     char *both = hear(fd, NULL); /* the connection goes on, and what came behind a body is the next request's */
     assert_non_null(strstr(both, "5 495"));
     assert_non_null(strstr(both, "\r\n\r\n0 0"));
@@ -255,7 +259,7 @@ static void ends_a_body_in_pieces_that_breaks_off_stalls_or_is_not_read(void **s
     assert_refused(ASK(&s, "PUT /pieces HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc"), "408", "request_timeout");
     assert_refused(ASK(&s, "PUT /pieces HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"), "400", "malformed_request");
     int fd = dial(&s);
-    say(fd, "PUT /pieces HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc", 60);
+    say_text(fd, "PUT /pieces HTTP/1.1\r\nHost: a\r\nContent-Length: 9\r\n\r\nabc");
     close(fd);
     for (int i = 0; i < 100 && atomic_load(&left_early) < 3; i++) nap(20);
     assert_int_equal(atomic_load(&left_early), 3);
@@ -269,7 +273,7 @@ static void streams_what_has_a_length(void **state) {
     (void)state;
     struct server s = start(10);
     int fd = dial(&s);
-    say(fd, "GET /sized HTTP/1.1\r\nHost: a\r\n\r\nHEAD /sized HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n", 84);
+    say_text(fd, "GET /sized HTTP/1.1\r\nHost: a\r\n\r\nHEAD /sized HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     char *answer = hear(fd, NULL), *second = strstr(answer, "piece\npiece\npiece\nHTTP/1.1 200 OK");
     assert_non_null(strstr(answer, "Content-Length: 18\r\n"));
     assert_null(strstr(answer, "chunked"));
