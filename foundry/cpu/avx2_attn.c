@@ -9,15 +9,9 @@
 #include <string.h>
 
 #include "foundry/cpu/avx2.h"
+#include "foundry/cpu/avx_attn.h"
 #include "foundry/cpu/tile.h"
 #include "foundry/quant.h"
-
-enum { S = FO_ATTN_CHUNK, G = FO_KV_GROUP, BLOCK = 32 };
-
-INLINE void fetch(const void *ahead, size_t at, size_t bytes) {
-    if (!ahead) return;
-    for (size_t i = 0; i < bytes; i += 64) _mm_prefetch((const char *)ahead + at + i, _MM_HINT_T0);
-}
 
 /* Sums that the compiler is to leave in their registers, step by step: it otherwise multiplies for all of them first and then spills some. */
 #define STAY(a, b) __asm__ volatile("" : "+x"(a), "+x"(b))
@@ -35,15 +29,6 @@ INLINE __m256i int_pair(const void *p) {
     int v;
     memcpy(&v, p, sizeof v);
     return _mm256_set1_epi32(v);
-}
-
-INLINE __m256 halves8(const uint16_t *p) {
-    return _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(const void *)p));
-}
-
-/* The column of the scores that the group of position `t` begins in. */
-INLINE float *columns(float *s, const struct fo_kv_run *k, int t) {
-    return s + (k->at + t - k->lo);
 }
 
 /* --- storing and queries --------------------------------------------------------------------------------------------------------- */
@@ -80,14 +65,6 @@ static void put_v_f16(const float *x, int head_dim, void *block, int tokens, int
 
 INLINE __m256i bits8(const float *x) {
     return _mm256_and_si256(_mm256_castps_si256(_mm256_loadu_ps(x)), _mm256_set1_epi32(0x7FFFFFFF));
-}
-
-/* The largest of eight floats without a sign, as integers; a NaN where one is not finite. */
-INLINE float largest(__m256i v) {
-    __m128i m = _mm_max_epi32(_mm256_castsi256_si128(v), _mm256_extracti128_si256(v, 1));
-    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0x4E));
-    m = _mm_max_epi32(m, _mm_shuffle_epi32(m, 0xB1));
-    return _mm_cvtsi128_si32(m) >= 0x7F800000 ? __builtin_nanf("") : _mm_cvtss_f32(_mm_castsi128_ps(m));
 }
 
 INLINE float largest32(const float *x) {
@@ -187,13 +164,6 @@ static void put_v_q4(const float *x, int head_dim, void *block, int tokens, int 
     }
 }
 
-/* The step in which `max` becomes `top`, and its inverse; NaN and 0 for a NaN. */
-INLINE float step_of(float max, float top, float *ret_inv) {
-    bool tiny = max < 1e-30f;
-    *ret_inv = tiny || max != max ? 0.0f : top / max;
-    return tiny ? 0.0f : max / top;
-}
-
 static void query_q8(const float *x, int head_dim, void *ret_q) {
     int16_t *q = ret_q;
     float inv;
@@ -238,7 +208,7 @@ INLINE void qk_float(const bool f16, const void *q, int head_dim, const struct f
     const __m256 scale = _mm256_set1_ps(by);
     for (int t = k->lo / G * G; t < k->hi; t += G) {
         const char *in = (const char *)k->block + (size_t)(t / G) * group;
-        fetch(k->ahead, (size_t)(t / G) * group, group);
+        if (f16) fetch(k->ahead, (size_t)(t / G) * group, group);
 #define ZERO(h) __m256 a##h = _mm256_setzero_ps(), b##h = a##h;
 #define STEP(h) if (h < N) { __m256 v = _mm256_broadcast_ss(x + h * step + d); a##h = _mm256_fmadd_ps(u, v, a##h); b##h = _mm256_fmadd_ps(w, v, b##h); STAY(a##h, b##h); }
 #define PUT(h) if (h < N) { float *o = columns(s, k, t) + h * S; _mm256_storeu_ps(o, _mm256_mul_ps(a##h, scale)); _mm256_storeu_ps(o + 8, _mm256_mul_ps(b##h, scale)); }
@@ -411,8 +381,7 @@ INLINE void pv_float(const bool f16, const float *s, const float *r, int head_di
     s += v->at;
     int d = 0;
     for (; d + 16 <= head_dim; d += 16) {
-        if (d % 64 == 0 && v->ahead) /* a line of four passes at a time */
-            for (int t = v->lo; t < v->hi; t++) fetch((const char *)v->ahead + (size_t)t * row, (size_t)d * (f16 ? 2 : 4), f16 ? 128 : 256);
+        if (f16 && d == 0) fetch(v->ahead, 0, row * (size_t)v->tokens);
 #define GET(h)                                                                                                                           \
     __m256 a##h = _mm256_setzero_ps(), b##h = a##h;                                                                                      \
     if (h < N) {                                                                                                                         \
@@ -438,75 +407,6 @@ INLINE void pv_float(const bool f16, const float *s, const float *r, int head_di
             for (int i = 0; i < n; i++) sum += s[h * S + i] * load1(in, (int64_t)(v->lo + i) * head_dim + d, f16);
             out[h * head_dim + d] = sum;
         }
-}
-
-/* Of a run: what the positions weigh for each query and how large V's scales are in each block, both as shares of their largest. Position 0 of
- * the arrays is lo / 8 * 8; positions outside the run have zeros. */
-struct shares {
-    _Alignas(32) float p[FO_ATTN_HEADS][S]; /* of 32767 */
-    float p_max[FO_ATTN_HEADS];
-    _Alignas(32) float d[S];
-    float d_max;
-};
-
-/* x[i] for positions t + i of the run, else 0. */
-INLINE __m256 within(const struct fo_kv_run *v, int t, __m256 x) {
-    __m256i at = _mm256_add_epi32(_mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7), _mm256_set1_epi32(t));
-    __m256i in = _mm256_and_si256(_mm256_cmpgt_epi32(at, _mm256_set1_epi32(v->lo - 1)), _mm256_cmpgt_epi32(_mm256_set1_epi32(v->hi), at));
-    return _mm256_and_ps(_mm256_castsi256_ps(in), x);
-}
-
-INLINE __m256i magnitude(__m256 x) {
-    return _mm256_and_si256(_mm256_castps_si256(x), _mm256_set1_epi32(0x7FFFFFFF));
-}
-
-/* x [n] becomes shares of `top`; the largest magnitude is returned, a NaN where one is not finite (the shares are zeros then). */
-INLINE float to_shares(float *x, int n, __m256i max, float top) {
-    float m = largest(max), inv;
-    step_of(m, top, &inv);
-    const __m256 by = _mm256_set1_ps(inv);
-    for (int i = 0; i < n; i += 8) _mm256_store_ps(x + i, inv != 0.0f ? _mm256_mul_ps(_mm256_load_ps(x + i), by) : _mm256_setzero_ps());
-    return inv == 0.0f && m == m ? 0 : m;
-}
-
-INLINE void shares_of_p(const float *s, const struct fo_kv_run *v, struct shares *ret, const int N) {
-    const int first = v->lo / 8 * 8, n = v->hi - first;
-    for (int h = 0; h < N; h++) {
-        const float *p = s + (h * S + v->at - (v->lo - first));
-        __m256i max = _mm256_setzero_si256();
-        for (int i = 0; i < n; i += 8) {
-            __m256 x = within(v, first + i, _mm256_loadu_ps(p + i));
-            max = _mm256_max_epi32(max, magnitude(x));
-            _mm256_store_ps(ret->p[h] + i, x);
-        }
-        ret->p_max[h] = to_shares(ret->p[h], n, max, 32767);
-    }
-}
-
-INLINE void shares_of_d(const struct fo_kv_run *v, size_t i, struct shares *ret) {
-    const int first = v->lo / 8 * 8, n = v->hi - first;
-    const uint16_t *scales = (const uint16_t *)v->block + i * (size_t)v->tokens + first;
-    __m256i max = _mm256_setzero_si256();
-    for (int t = 0; t < n; t += 8) {
-        __m256 x = within(v, first + t, halves8(scales + t));
-        max = _mm256_max_epi32(max, magnitude(x));
-        _mm256_store_ps(ret->d + t, x);
-    }
-    ret->d_max = to_shares(ret->d, n, max, 1);
-}
-
-/* The products of both in 16 bits, w [n rounded up to 8]; returns their step, *ret_sum is the sum of all. */
-INLINE float weights(const struct shares *in, int h, int n, int16_t *w, int *ret_sum) {
-    __m256i sum = _mm256_setzero_si256();
-    for (int i = 0; i < n; i += 8) {
-        __m256i q = _mm256_cvtps_epi32(_mm256_mul_ps(_mm256_load_ps(in->p[h] + i), _mm256_load_ps(in->d + i)));
-        sum = _mm256_add_epi32(sum, q);
-        _mm_storeu_si128((__m128i *)(void *)(w + i), _mm_packs_epi32(_mm256_castsi256_si128(q), _mm256_extracti128_si256(q, 1)));
-    }
-    __m128i total = _mm_add_epi32(_mm256_castsi256_si128(sum), _mm256_extracti128_si256(sum, 1));
-    total = _mm_add_epi32(total, _mm_shuffle_epi32(total, 0x4E));
-    *ret_sum = _mm_cvtsi128_si32(_mm_add_epi32(total, _mm_shuffle_epi32(total, 0xB1)));
-    return in->p_max[h] * in->d_max / 32767.0f;
 }
 
 /* out = out * r + sums * step, 16 dimensions of a query. */

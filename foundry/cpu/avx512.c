@@ -279,6 +279,7 @@ bool fo_cpu_avx512(struct fo_cpu_kernels *k) {
     fo_cpu_avx512_legacy(k);
     fo_cpu_avx512_k(k);
     fo_cpu_avx512_gemm(k);
+    fo_cpu_avx512_attn(&k->attn);
     return true;
 }
 #else

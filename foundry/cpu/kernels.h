@@ -163,6 +163,7 @@ void fo_cpu_avx512_legacy(struct fo_cpu_kernels *k); /* the parts of fo_cpu_avx5
 void fo_cpu_avx512_k(struct fo_cpu_kernels *k);
 void fo_cpu_avx512_gemm(struct fo_cpu_kernels *k);
 void fo_cpu_avx512_gemm_k(struct fo_cpu_kernels *k);
+void fo_cpu_avx512_attn(struct fo_attn_kernels *k);
 bool fo_cpu_neon(struct fo_cpu_kernels *k);
 void fo_cpu_neon_rows(struct fo_cpu_kernels *k); /* the parts of fo_cpu_neon in neon_rows.c and so on */
 void fo_cpu_neon_attn(struct fo_attn_kernels *k);

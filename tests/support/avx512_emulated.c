@@ -45,7 +45,17 @@ static inline __m512i emulated_cvtepi16_epi32(__m256i v) {
     return _mm512_loadu_si512(w);
 }
 
+static inline __m512i emulated_cvtps_epi32(__m512 v) {
+    float f[16];
+    int32_t i[16];
+    _mm512_storeu_ps(f, v);
+    for (int l = 0; l < 16; l += 8) _mm256_storeu_si256((__m256i *)(void *)(i + l), _mm256_cvtps_epi32(_mm256_loadu_ps(f + l)));
+    return _mm512_loadu_si512(i);
+}
+
 #undef _mm512_maskz_loadu_epi8
+#undef _mm512_cvtps_epi32
+#define _mm512_cvtps_epi32 emulated_cvtps_epi32
 #undef _mm512_cvtph_ps
 #undef _mm512_cvtepi32_ps
 #undef _mm512_cvtepi8_epi32
@@ -62,7 +72,9 @@ static inline __m512i emulated_cvtepi16_epi32(__m256i v) {
 #define fo_cpu_avx512_k fo_cpu_avx512_k_emulated
 #define fo_cpu_avx512_gemm fo_cpu_avx512_gemm_emulated
 #define fo_cpu_avx512_gemm_k fo_cpu_avx512_gemm_k_emulated
+#define fo_cpu_avx512_attn fo_cpu_avx512_attn_emulated
 #include "foundry/cpu/avx512.c"
+#include "foundry/cpu/avx512_attn.c"
 #include "foundry/cpu/avx512_k.c"
 #include "foundry/cpu/avx512_gemm.c"
 #include "foundry/cpu/avx512_gemm_k.c"
