@@ -129,8 +129,10 @@ def test_what_waits_at_a_replica_that_fails_is_answered_by_the_other(scripts, st
 
     def sample(name, **labels):
         want = ",".join(f'{k}="{v}"' for k, v in {"model": "small", **labels}.items())
-        return int(re.search(rf"^{name}{{{want}}} (\d+)$", d.get("/metrics").body.decode(), re.M)[1])
+        found = re.search(rf"^{name}{{{want}}} (\d+)$", d.get("/metrics").body.decode(), re.M)
+        return int(found[1]) if found else None
 
+    wait_for(lambda: sample("pantheon_requests_running", replica=1) == 0, 20, "the second copy is there too")
     running = [d.stream(model="small") for _ in range(2)]  # one each
     wait_for(lambda: [sample("pantheon_requests_running", replica=r) for r in (0, 1)] == [1, 1], 20)
     got = []
