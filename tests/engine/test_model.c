@@ -706,7 +706,11 @@ static void overcommit_and_types_of_keys_and_values_count_in_every_figure(void *
         assert_int_equal(used->kv_bytes, measured.kv_bytes);
         uint64_t kv = 0;
         for (uint32_t l = 0; l < est.n_layer; l++) kv += est.layer_kv_bytes[l];
-        assert_in_range(used->kv_bytes, kv, kv + 63); /* debug builds put a redzone behind them */
+#ifdef FO_DEBUG /* a redzone behind them; and small pages, which each layer alone rounds up */
+        assert_in_range(used->kv_bytes, kv - 63 * est.n_layer * used->n_pages, kv + 63);
+#else
+        assert_int_equal(used->kv_bytes, kv);
+#endif
         pn_estimate_done(&est);
         pn_model_free(m);
     }
