@@ -170,6 +170,11 @@ static bool prefix_of(const char *model, const char *tenant, const char *session
     return true;
 }
 
+/* A file's name, from that prefix and the sum of its text's tokens. */
+static void name_of(const char prefix[NAME_BYTES], uint64_t sum, char ret[NAME_BYTES]) {
+    snprintf(ret, NAME_BYTES, "%.*s%016" PRIx64 "%s", MODEL_DIGITS + OWNER_DIGITS + 2, prefix, sum, suffix);
+}
+
 /* --- saving ---------------------------------------------------------------------------------- */
 struct saving {
     const struct folder *folder;
@@ -222,8 +227,7 @@ static int put(struct saving *x, const void *bytes, size_t n, struct fo_err *e) 
 static int save_begin(void *ctx, uint64_t bytes, uint32_t tokens, struct fo_err *e) {
     struct saving *x = ctx;
     const char *const names[] = { x->model, x->text->tenant, x->text->session };
-    const struct head h = { .n_model = length(names[0]), .n_tenant = length(names[1]), .n_session = length(names[2]) };
-    struct head head = h;
+    struct head head = { .n_model = length(names[0]), .n_tenant = length(names[1]), .n_session = length(names[2]) };
     (void)tokens;
     memcpy(head.magic, magic, sizeof magic);
     uint64_t all = bytes + sizeof head + sizeof(uint64_t), sum = fo_sum64(0, &head, sizeof head);
@@ -246,7 +250,7 @@ static int save_one(struct saving *x, struct pn_served *s, struct fo_err *e) {
     uint32_t tokens;
     char prefix[NAME_BYTES];
     if (!prefix_of(x->model, x->text->tenant, x->text->session, prefix)) return fo_fail(e, FO_ENOMEM, "no memory for a name");
-    snprintf(x->name, sizeof x->name, "%.*s%016" PRIx64 "%s", MODEL_DIGITS + OWNER_DIGITS + 2, prefix, x->text->sum, suffix);
+    name_of(prefix, x->text->sum, x->name);
     path_of(x->folder, x->name, x->path);
     x->used_ms = wall_ms() - ((int64_t)fo_now_ms() - (int64_t)x->text->used_ms);
     if (pn_served_save(s, x->text->id, &to, &tokens, e)) {
@@ -269,7 +273,7 @@ static void drop_older(const struct folder *d, const char *model, const struct p
     for (size_t i = 0; i < all.n; i++) {
         bool known = false;
         for (size_t k = 0; k < n && !known; k++) {
-            snprintf(name, sizeof name, "%.*s%016" PRIx64 "%s", MODEL_DIGITS + OWNER_DIGITS + 2, prefix, texts[k].sum, suffix);
+            name_of(prefix, texts[k].sum, name);
             known = strcmp(name, all.list[i].name) == 0;
         }
         if (!known) drop_file(d, all.list[i].name);

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/model_impl.h"
+#include "engine/prefix.h"
 #include "foundry/base/hash.h"
 #include "foundry/device.h"
 #include "foundry/gguf.h"
@@ -285,4 +286,32 @@ int pn_blob_move_state(struct pn_model *m, uint32_t block, enum pn_blob_way way,
         if (move(p->dev, way, p->states + block * bytes, host + pn_model_state_bytes(m, p->first_layer), bytes, e)) return fo_wrap(e, "die %s", p->dev->die.name);
     }
     return FO_OK;
+}
+
+/* --- errands --------------------------------------------------------------------------------- */
+int pn_transfer_run(struct pn_sched *s, pn_sched_errand_fn *fn, struct pn_transfer *x, struct fo_err *e) {
+    if (pn_sched_errand(s, fn, x, e)) return e->code;
+    if (x->rc) *e = x->err;
+    return x->rc;
+}
+
+int pn_transfer_gave_way(struct pn_transfer *x) {
+    return x->rc = fo_fail(&x->err, FO_ENOMEM, "the session had to give way to running requests");
+}
+
+struct pn_seq *pn_transfer_seq(struct pn_transfer *x, struct pn_prefix *p) {
+    struct pn_seq *held = pn_prefix_held(p, x->hidden);
+    if (!held) pn_transfer_gave_way(x);
+    return held;
+}
+
+static void let_go(void *ctx, struct pn_model *m, struct pn_prefix *p) {
+    const struct pn_transfer *x = ctx;
+    (void)m;
+    pn_prefix_let_go(p, x->hidden);
+}
+
+void pn_transfer_end(struct pn_sched *s, struct pn_transfer *x) {
+    struct fo_err ignored; /* a worker that is gone holds nothing */
+    if (x->hidden) (void)pn_sched_errand(s, let_go, x, &ignored);
 }

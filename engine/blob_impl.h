@@ -19,6 +19,8 @@
 
 #include "engine/blob.h"
 #include "engine/state.h"
+#include "engine/sched.h"
+#include "foundry/base/err.h"
 
 struct pn_model;
 struct pn_sched;
@@ -81,6 +83,21 @@ uint64_t pn_blob_bytes(const struct pn_model *m, const struct pn_blob_head *h);
 void pn_blob_seal(struct pn_blob_head *h); /* sets its checksum */
 /* Whether the model can take a blob of this head, and all its counts hold together. FO_EFORMAT, FO_EUNSUPPORTED with *ret_field. */
 int pn_blob_check(const struct pn_model *m, const struct pn_blob_head *h, const char **ret_field, struct fo_err *e);
+
+/* What saving and restoring share: a hidden text of the prefix cache, and what its errands came to. The first member of either's own struct, which is
+ * what errands are handed. */
+struct pn_transfer {
+    uint64_t hidden; /* 0 = none yet */
+    int rc;
+    struct fo_err err;
+};
+/* Runs an errand; its code, or that of not getting there. */
+int pn_transfer_run(struct pn_sched *s, pn_sched_errand_fn *fn, struct pn_transfer *x, struct fo_err *e);
+/* The hidden text's sequence, for an errand; NULL, and x's code is FO_ENOMEM, when it had to give way. */
+struct pn_seq *pn_transfer_seq(struct pn_transfer *x, struct pn_prefix *p);
+int pn_transfer_gave_way(struct pn_transfer *x);
+/* Lets go of the hidden text, if there is one. */
+void pn_transfer_end(struct pn_sched *s, struct pn_transfer *x);
 
 /* Copies a page (of all layers, in the order of a blob) or a block of state to or from memory of the host. The worker's. FO_ELOST and the like. */
 enum pn_blob_way { PN_BLOB_OUT, PN_BLOB_IN };

@@ -9,16 +9,14 @@
 #include "engine/sched.h"
 
 struct restoring {
+    struct pn_transfer t; /* first */
     const char *tenant, *session;
     bool spare;
-    uint64_t id; /* of the hidden text; 0 = none yet */
     struct pn_blob_head head;
     int32_t *tokens;
     unsigned char *kinds, *buf;
     enum pn_section_kind what; /* where buf goes */
     uint32_t index;
-    int rc;
-    struct fo_err err;
 };
 
 static void room_errand(void *ctx, struct pn_model *m, struct pn_prefix *p) {
@@ -26,45 +24,29 @@ static void room_errand(void *ctx, struct pn_model *m, struct pn_prefix *p) {
     const struct pn_blob_head *h = &x->head;
     const struct pn_text_shape shape = { .tokens = x->tokens, .n = h->n_tokens, .first_page = h->first_page, .n_blocks = h->n_blocks, .newest = h->newest, .marks = h->marks, .n_marks = h->n_marks, .kinds = x->kinds, .n_small = h->n_small, .spare = x->spare };
     (void)m;
-    x->rc = pn_prefix_room(p, x->tenant, x->session, &shape, &x->id, &x->err);
-}
-
-static int given_way(struct fo_err *e) {
-    return fo_fail(e, FO_ENOMEM, "the session had to give way to running requests");
+    x->t.rc = pn_prefix_room(p, x->tenant, x->session, &shape, &x->t.hidden, &x->t.err);
 }
 
 static void fill_errand(void *ctx, struct pn_model *m, struct pn_prefix *p) {
     struct restoring *x = ctx;
-    const struct pn_seq *seq = pn_prefix_held(p, x->id);
+    const struct pn_seq *seq = pn_transfer_seq(&x->t, p);
     const struct pn_blob_head *h = &x->head;
-    if (!seq) {
-        x->rc = given_way(&x->err);
-    } else if (x->what == PN_SECTION_PAGE) {
-        x->rc = pn_blob_move_page(m, seq->pages[x->index], PN_BLOB_IN, x->buf, &x->err);
+    if (!seq) return;
+    if (x->what == PN_SECTION_PAGE) {
+        x->t.rc = pn_blob_move_page(m, seq->pages[x->index], PN_BLOB_IN, x->buf, &x->t.err);
     } else {
         uint32_t block = seq->state.block;
         for (uint32_t i = 0; i < h->n_marks; i++)
             if (h->marks[i].block == x->index) block = seq->state.marks[i].block;
-        x->rc = pn_blob_move_state(m, block, PN_BLOB_IN, x->buf, &x->err);
+        x->t.rc = pn_blob_move_state(m, block, PN_BLOB_IN, x->buf, &x->t.err);
     }
 }
 
 static void show_errand(void *ctx, struct pn_model *m, struct pn_prefix *p) {
     struct restoring *x = ctx;
     (void)m;
-    x->rc = pn_prefix_show(p, x->id) ? 0 : given_way(&x->err);
-}
-
-static void let_go(void *ctx, struct pn_model *m, struct pn_prefix *p) {
-    struct restoring *x = ctx;
-    (void)m;
-    pn_prefix_let_go(p, x->id);
-}
-
-static int run(struct pn_sched *s, pn_sched_errand_fn *fn, struct restoring *x, struct fo_err *e) {
-    if (pn_sched_errand(s, fn, x, e)) return e->code;
-    if (x->rc) *e = x->err;
-    return x->rc;
+    x->t.rc = 0;
+    if (!pn_prefix_show(p, x->t.hidden)) pn_transfer_gave_way(&x->t);
 }
 
 static int get_section(const struct pn_blob_source *from, enum pn_section_kind kind, uint32_t index, void *payload, uint64_t bytes, struct fo_err *e) {
@@ -107,12 +89,12 @@ static int get_rest(struct pn_sched *s, const struct pn_model *m, struct restori
     x->what = PN_SECTION_STATE;
     for (x->index = 0; rc == 0 && x->index < h->n_blocks; x->index++) {
         rc = get_section(from, PN_SECTION_STATE, x->index, x->buf, block, e);
-        if (rc == 0) rc = run(s, fill_errand, x, e);
+        if (rc == 0) rc = pn_transfer_run(s, fill_errand, &x->t, e);
     }
     x->what = PN_SECTION_PAGE;
     for (x->index = h->first_page; rc == 0 && x->index < h->first_page + h->n_pages; x->index++) {
         rc = get_section(from, PN_SECTION_PAGE, x->index, x->buf, page[x->kinds[x->index - h->first_page]], e);
-        if (rc == 0) rc = run(s, fill_errand, x, e);
+        if (rc == 0) rc = pn_transfer_run(s, fill_errand, &x->t, e);
     }
     return rc == 0 && from->end ? from->end(from->ctx, e) : rc;
 }
@@ -120,15 +102,14 @@ static int get_rest(struct pn_sched *s, const struct pn_model *m, struct restori
 int pn_served_restore(struct pn_served *s, const char *tenant, const char *session, const struct pn_blob_source *from, uint32_t *ret_tokens, const char **ret_field,
                       struct fo_err *e) {
     const struct pn_model *m = s->model;
-    struct fo_err ignored; /* a worker that is gone holds nothing */
     uint64_t page = pn_blob_page_bytes(m, false), block = pn_blob_state_bytes(m);
     struct restoring x = { .tenant = tenant, .session = session, .spare = from->spare };
     x.buf = malloc(page > block ? page : block);
     int rc = x.buf ? get_front(m, &x, from, ret_field, e) : (int)fo_fail_need(e, FO_ENOMEM, page, 0, "no memory for a page of a session");
-    if (rc == 0) rc = run(s->sched, room_errand, &x, e);
+    if (rc == 0) rc = pn_transfer_run(s->sched, room_errand, &x.t, e);
     if (rc == 0) rc = get_rest(s->sched, m, &x, from, e);
-    if (rc == 0) rc = run(s->sched, show_errand, &x, e);
-    if (rc != 0 && x.id) (void)pn_sched_errand(s->sched, let_go, &x, &ignored);
+    if (rc == 0) rc = pn_transfer_run(s->sched, show_errand, &x.t, e);
+    if (rc != 0) pn_transfer_end(s->sched, &x.t);
     if (rc == 0) *ret_tokens = x.head.n_tokens;
     free(x.tokens);
     free(x.kinds);

@@ -21,13 +21,9 @@ struct looking {
     uint32_t dropped;
 };
 
-static bool same_name(const char *a, const char *b) {
-    return a == b || (a && b && strcmp(a, b) == 0);
-}
-
 static void newest(void *ctx, const struct pn_kept *k) {
     struct looking *x = ctx;
-    if (!same_name(k->tenant, x->tenant) || !same_name(k->session, x->session) || k->seq->len == 0 || (x->found && k->used_ms < x->best.used_ms)) return;
+    if (!pn_same_name(k->tenant, x->tenant) || !pn_same_name(k->session, x->session) || k->seq->len == 0 || (x->found && k->used_ms < x->best.used_ms)) return;
     x->found = true;
     x->best = (struct pn_text_info){ .id = k->id, .tokens = k->seq->len, .used_ms = k->used_ms };
 }
@@ -114,7 +110,8 @@ int pn_served_drop(struct pn_served *s, const char *tenant, const char *session,
 
 /* --- saving one ------------------------------------------------------------------------------ */
 struct saving {
-    uint64_t id, hidden; /* the text, and what holds it; 0 = not yet */
+    struct pn_transfer t; /* first */
+    uint64_t id;          /* of the text */
     const struct pn_seq *seq;
     struct pn_blob_head head;
     int32_t *tokens;
@@ -124,8 +121,6 @@ struct saving {
     unsigned char *tail, *buf; /* [a page], [a page or a block of state] */
     enum pn_section_kind what; /* the next to be copied to buf */
     uint32_t index;
-    int rc;
-    struct fo_err err;
 };
 
 static void match(void *ctx, const struct pn_kept *k) {
@@ -152,8 +147,8 @@ static int begin(struct saving *x, struct pn_model *m, struct pn_prefix *p, stru
     pn_prefix_each(p, match, x);
     if (!x->seq) return fo_fail(e, FO_ENOENT, "the text is not kept any more");
     uint32_t len = x->seq->len, last = len % page ? x->seq->pages[len / page] : 0;
-    if (pn_prefix_hold(p, x->id, &x->hidden, e)) return e->code;
-    const struct pn_seq *held = pn_prefix_held(p, x->hidden);
+    if (pn_prefix_hold(p, x->id, &x->t.hidden, e)) return e->code;
+    const struct pn_seq *held = pn_prefix_held(p, x->t.hidden);
     x->has_tail = held->len % page != 0;
     x->head.n_tokens = held->len;
     x->head.first_page = held->first_page;
@@ -174,27 +169,15 @@ static int begin(struct saving *x, struct pn_model *m, struct pn_prefix *p, stru
 
 static void begin_errand(void *ctx, struct pn_model *m, struct pn_prefix *p) {
     struct saving *x = ctx;
-    x->rc = begin(x, m, p, &x->err);
+    x->t.rc = begin(x, m, p, &x->t.err);
 }
 
 static void copy_errand(void *ctx, struct pn_model *m, struct pn_prefix *p) {
     struct saving *x = ctx;
-    const struct pn_seq *held = pn_prefix_held(p, x->hidden);
-    if (!held) x->rc = fo_fail(&x->err, FO_ENOMEM, "the session had to give way to running requests");
-    else if (x->what == PN_SECTION_STATE) x->rc = pn_blob_move_state(m, x->blocks[x->index], PN_BLOB_OUT, x->buf, &x->err);
-    else x->rc = pn_blob_move_page(m, held->pages[x->index], PN_BLOB_OUT, x->buf, &x->err);
-}
-
-static void let_go(void *ctx, struct pn_model *m, struct pn_prefix *p) {
-    struct saving *x = ctx;
-    (void)m;
-    pn_prefix_let_go(p, x->hidden);
-}
-
-static int run(struct pn_sched *s, pn_sched_errand_fn *fn, struct saving *x, struct fo_err *e) {
-    if (pn_sched_errand(s, fn, x, e)) return e->code;
-    if (x->rc) *e = x->err;
-    return x->rc;
+    const struct pn_seq *held = pn_transfer_seq(&x->t, p);
+    if (!held) return;
+    if (x->what == PN_SECTION_STATE) x->t.rc = pn_blob_move_state(m, x->blocks[x->index], PN_BLOB_OUT, x->buf, &x->t.err);
+    else x->t.rc = pn_blob_move_page(m, held->pages[x->index], PN_BLOB_OUT, x->buf, &x->t.err);
 }
 
 static int put(const struct pn_blob_sink *to, const void *bytes, size_t n, struct fo_err *e) {
@@ -217,13 +200,13 @@ static int put_all(struct pn_sched *s, const struct pn_model *m, struct saving *
     if (rc == 0 && h->n_pages > 0) rc = put_section(to, PN_SECTION_KINDS, 0, x->kinds, h->n_pages, e);
     x->what = PN_SECTION_STATE;
     for (x->index = 0; rc == 0 && x->index < h->n_blocks; x->index++) {
-        rc = run(s, copy_errand, x, e);
+        rc = pn_transfer_run(s, copy_errand, &x->t, e);
         if (rc == 0) rc = put_section(to, PN_SECTION_STATE, x->index, x->buf, block, e);
     }
     x->what = PN_SECTION_PAGE;
     uint32_t end = h->first_page + h->n_pages, full = end - x->has_tail;
     for (x->index = h->first_page; rc == 0 && x->index < full; x->index++) {
-        rc = run(s, copy_errand, x, e);
+        rc = pn_transfer_run(s, copy_errand, &x->t, e);
         if (rc == 0) rc = put_section(to, PN_SECTION_PAGE, x->index, x->buf, page[x->kinds[x->index - h->first_page]], e);
     }
     return rc == 0 && x->has_tail ? put_section(to, PN_SECTION_PAGE, full, x->tail, page[x->kinds[full - h->first_page]], e) : rc;
@@ -231,20 +214,19 @@ static int put_all(struct pn_sched *s, const struct pn_model *m, struct saving *
 
 int pn_served_save(struct pn_served *s, uint64_t id, const struct pn_blob_sink *to, uint32_t *ret_tokens, struct fo_err *e) {
     const struct pn_model *m = s->model;
-    struct fo_err ignored; /* a worker that is gone holds nothing */
     uint64_t page = pn_blob_page_bytes(m, false), block = pn_blob_state_bytes(m);
     struct saving x = { .id = id, .head = { .magic = PN_BLOB_MAGIC, .version = PN_BLOB_VERSION, .head_bytes = sizeof x.head } };
     x.tail = malloc(page);
     x.buf = malloc(page > block ? page : block);
     int rc = x.tail && x.buf ? 0 : (int)fo_fail_need(e, FO_ENOMEM, 2 * page, 0, "no memory for two pages of a session");
     if (rc == 0) pn_print_of(m, &x.head.print);
-    if (rc == 0) rc = run(s->sched, begin_errand, &x, e);
+    if (rc == 0) rc = pn_transfer_run(s->sched, begin_errand, &x.t, e);
     x.head.bytes = pn_blob_bytes(m, &x.head);
     pn_blob_seal(&x.head);
     if (rc == 0 && to->begin) rc = to->begin(to->ctx, x.head.bytes, x.head.n_tokens, e);
     if (rc == 0) rc = put(to, &x.head, sizeof x.head, e);
     if (rc == 0) rc = put_all(s->sched, m, &x, to, e);
-    if (x.hidden) (void)pn_sched_errand(s->sched, let_go, &x, &ignored);
+    pn_transfer_end(s->sched, &x.t);
     if (rc == 0) *ret_tokens = x.head.n_tokens;
     free(x.tokens);
     free(x.kinds);

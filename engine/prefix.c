@@ -63,7 +63,7 @@ static void list_remove(struct list *l, struct text *t) {
     *(t->next ? &t->next->prev : &l->last) = t->prev;
 }
 
-static bool same_name(const char *a, const char *b) {
+bool pn_same_name(const char *a, const char *b) {
     return a == b || (a && b && strcmp(a, b) == 0);
 }
 
@@ -206,7 +206,7 @@ uint32_t pn_prefix_forget(struct pn_prefix *p, const char *tenant, const char *s
     uint32_t n = 0;
     for (struct text *t = p->idle.first, *next; t; t = next) {
         next = t->next;
-        if (t->hidden || !same_name(t->tenant, tenant) || !same_name(t->session, session)) continue;
+        if (t->hidden || !pn_same_name(t->tenant, tenant) || !pn_same_name(t->session, session)) continue;
         take_idle(p, t);
         text_free(t);
         n++;
@@ -301,7 +301,7 @@ struct found {
 };
 
 static void look_at(struct found *f, struct text *t, const char *tenant, const int32_t *tokens, uint32_t n) {
-    if (t->hidden || !same_name(t->tenant, tenant) || t->seq->len == 0) return;
+    if (t->hidden || !pn_same_name(t->tenant, tenant) || t->seq->len == 0) return;
     uint32_t common = in_common(t->seq, tokens, n), most = common < n ? common : n - 1;
     uint32_t start = t->idle && most == t->seq->len ? most : pn_kv_seq_start(t->seq, most);
     f->any = true;
@@ -426,7 +426,7 @@ void pn_prefix_drop(struct pn_prefix *p, struct pn_seq *seq) {
 static bool is_news(struct pn_prefix *p, const struct text *t) {
     for (struct text *o = p->idle.first, *next; o && anywhere(p); o = next) {
         next = o->next;
-        if (o->hidden || !same_name(o->tenant, t->tenant) || !same_name(o->session, t->session)) continue;
+        if (o->hidden || !pn_same_name(o->tenant, t->tenant) || !pn_same_name(o->session, t->session)) continue;
         uint32_t common = in_common(o->seq, t->seq->tokens, t->seq->len);
         if (common == o->seq->len) {
             take_idle(p, o);

@@ -23,6 +23,9 @@ struct pn_model;
 struct pn_prefix;
 struct pn_seq;
 
+/* Whether two names of tenants or sessions are one; NULL is nobody's. */
+bool pn_same_name(const char *a, const char *b);
+
 /* Room for the tokens of `cap` idle sequences of full length. FO_ENOMEM, FO_ELIMIT. */
 int pn_prefix_new(struct pn_model *m, uint32_t cap, struct pn_prefix **ret, struct fo_err *e);
 void pn_prefix_free(struct pn_prefix *p); /* frees the idle sequences too; none runs any more. NULL is allowed */

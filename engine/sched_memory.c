@@ -15,6 +15,12 @@ struct pn_effective pn_sched_declared(const struct pn_sched *s, const struct pn_
     return (struct pn_effective){ .max_concurrent = pn_least(l->max_concurrent, s->n_slots), .prefill_chunk = s->info->max_batch };
 }
 
+/* What was touched before the newest reading of the host is in it. Under the lock. */
+static void take_room(struct pn_sched *s) {
+    if (s->room_is_new) s->touched_before = pn_model_kv_touched(s->m);
+    s->room_is_new = false;
+}
+
 /* True when some were given up, and there may be more. */
 static bool evict_cold(struct pn_sched *s, double before_ms) {
     uint32_t n = 0;
@@ -45,8 +51,7 @@ bool pn_sched_relieve(struct pn_sched *s) {
     pthread_mutex_lock(&s->lock);
     struct pn_effective f = s->ladder.now;
     bool critical = s->level == PN_CRITICAL, waits = s->queue.n > 0;
-    if (s->room_is_new) s->touched_before = pn_model_kv_touched(s->m);
-    s->room_is_new = false;
+    take_room(s);
     pthread_mutex_unlock(&s->lock);
     if (s->n_run > 0 || waits) {
         s->busy_ms = now;
@@ -72,8 +77,7 @@ bool pn_sched_relieve(struct pn_sched *s) {
 bool pn_sched_has_room(struct pn_sched *s) {
     pthread_mutex_lock(&s->lock);
     uint64_t room = s->room_bytes;
-    if (s->room_is_new) s->touched_before = pn_model_kv_touched(s->m);
-    s->room_is_new = false;
+    take_room(s);
     pthread_mutex_unlock(&s->lock);
     if (room == UINT64_MAX) return true;
     uint64_t touched = pn_model_kv_touched(s->m), since = touched > s->touched_before ? touched - s->touched_before : 0;

@@ -323,18 +323,15 @@ INLINE float max8(__m256 v) {
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 
-/* e^x for x <= 0, NaN for NaN, to 2e-7: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial of degree 5 that is 1 at 0 and whose largest relative
- * error is least otherwise, times 2^n. The constant that rounds to an integer has the bias of the exponent in it. */
+/* e^x of avx_attn.h. */
 INLINE __m256 exp_below8(__m256 x) {
-    const __m256 round = _mm256_set1_ps(12582912.0f + 127.0f);
-    __m256 zero = _mm256_cmp_ps(x, _mm256_set1_ps(-87.33f), _CMP_LT_OQ);
-    __m256 shifted = _mm256_fmadd_ps(x, _mm256_set1_ps(1.44269504f), round), n = _mm256_sub_ps(shifted, round);
-    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(0.693147181f), x), p = _mm256_set1_ps(0.00829027221f);
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.0418981612f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.166676387f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.499991477f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(0.999999702f));
-    p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(1.0f));
+    const __m256 round = _mm256_set1_ps(EXP_ROUND);
+    __m256 zero = _mm256_cmp_ps(x, _mm256_set1_ps(EXP_LEAST), _CMP_LT_OQ);
+    __m256 shifted = _mm256_fmadd_ps(x, _mm256_set1_ps(EXP_LOG2E), round), n = _mm256_sub_ps(shifted, round);
+    __m256 r = _mm256_fnmadd_ps(n, _mm256_set1_ps(EXP_LN2), x), p = _mm256_set1_ps(EXP_FIRST);
+#define TERM(c) p = _mm256_fmadd_ps(p, r, _mm256_set1_ps(c));
+    EXP_TERMS(TERM)
+#undef TERM
     __m256i two_n = _mm256_slli_epi32(_mm256_castps_si256(shifted), 23);
     return _mm256_andnot_ps(zero, _mm256_mul_ps(p, _mm256_castsi256_ps(two_n)));
 }

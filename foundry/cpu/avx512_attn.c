@@ -166,17 +166,15 @@ INLINE float max16(__m512 v) {
     return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
 
-/* exp_below8 of avx2_attn.c on sixteen lanes. */
+/* e^x of avx_attn.h. */
 INLINE __m512 exp_below16(__m512 x) {
-    const __m512 round = _mm512_set1_ps(12582912.0f + 127.0f);
-    __mmask16 there = _mm512_cmp_ps_mask(x, _mm512_set1_ps(-87.33f), _CMP_NLT_UQ);
-    __m512 shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(1.44269504f), round), n = _mm512_sub_ps(shifted, round);
-    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(0.693147181f), x), p = _mm512_set1_ps(0.00829027221f);
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.0418981612f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.166676387f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.499991477f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(0.999999702f));
-    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(1.0f));
+    const __m512 round = _mm512_set1_ps(EXP_ROUND);
+    __mmask16 there = _mm512_cmp_ps_mask(x, _mm512_set1_ps(EXP_LEAST), _CMP_NLT_UQ);
+    __m512 shifted = _mm512_fmadd_ps(x, _mm512_set1_ps(EXP_LOG2E), round), n = _mm512_sub_ps(shifted, round);
+    __m512 r = _mm512_fnmadd_ps(n, _mm512_set1_ps(EXP_LN2), x), p = _mm512_set1_ps(EXP_FIRST);
+#define TERM(c) p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(c));
+    EXP_TERMS(TERM)
+#undef TERM
     return _mm512_maskz_mul_ps(there, p, _mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(shifted), 23)));
 }
 

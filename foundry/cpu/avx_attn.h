@@ -30,6 +30,15 @@ INLINE float largest(__m256i v) {
     return _mm_cvtsi128_si32(m) >= 0x7F800000 ? __builtin_nanf("") : _mm_cvtss_f32(_mm_castsi128_ps(m));
 }
 
+/* e^x for x <= 0, NaN for NaN, to 2e-7: x = n ln 2 + r with |r| <= ln 2 / 2, a polynomial of degree 5 that is 1 at 0 and whose largest relative
+ * error is least otherwise, times 2^n; 0 below EXP_LEAST. The constant that rounds to an integer has the bias of the exponent in it. */
+#define EXP_ROUND (12582912.0f + 127.0f)
+#define EXP_LEAST (-87.33f)
+#define EXP_LOG2E 1.44269504f
+#define EXP_LN2   0.693147181f
+#define EXP_FIRST 0.00829027221f
+#define EXP_TERMS(X) X(0.0418981612f) X(0.166676387f) X(0.499991477f) X(0.999999702f) X(1.0f)
+
 /* The step in which `max` becomes `top`, and its inverse; NaN and 0 for a NaN. */
 INLINE float step_of(float max, float top, float *ret_inv) {
     bool tiny = max < 1e-30f;

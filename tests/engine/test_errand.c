@@ -17,28 +17,6 @@
 
 enum { CTX = 512, THREADS = 16, EACH = 50 };
 
-struct world {
-    struct test_die die;
-    struct pn_engine *en;
-    struct pn_served *s;
-};
-
-static void open_world(struct world *w) {
-    char path[64];
-    struct fo_err e = { 0 };
-    test_die_open(&w->die);
-    assert_int_equal(pn_engine_new(&w->en, &e), 0);
-    test_model_file(path, CTX, true, 1);
-    w->s = test_serve(w->en, &w->die, path, "m", 2, 2, 64, 8, 0);
-    unlink(path);
-}
-
-static void close_world(struct world *w) {
-    pn_served_put(w->s);
-    pn_engine_free(w->en);
-    test_die_close(&w->die);
-}
-
 /* Not atomic: only the worker touches it. */
 struct seen {
     long calls;
@@ -57,17 +35,17 @@ static void look(void *ctx, struct pn_model *m, struct pn_prefix *p) {
 
 static void wakes_a_worker_that_sleeps(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     struct fo_err e;
     struct seen x = { 0 };
-    open_world(&w);
+    test_world_open(&w, CTX, 2, 2, 64, 8, 0);
     double start = pn_now_ms();
     for (int i = 0; i < EACH; i++) assert_int_equal(pn_sched_errand(w.s->sched, look, &x, &e), 0);
     assert_int_equal(x.calls, EACH);
     assert_ptr_equal(x.m, pn_served_model(w.s));
     assert_non_null(x.p);
     assert_true(pn_now_ms() - start < EACH * 500); /* a worker that is not woken looks around once a second */
-    close_world(&w);
+    test_world_close(&w);
 }
 
 struct asker {
@@ -88,13 +66,13 @@ static void *ask(void *arg) {
 
 static void many_threads_have_theirs_run_one_at_a_time_between_the_steps_of_answers(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer alone, beside;
     struct seen x = { 0 };
     pthread_t t[THREADS];
     struct asker a[THREADS];
     int32_t ids[40];
-    open_world(&w);
+    test_world_open(&w, CTX, 2, 2, 64, 8, 0);
     test_prompt(ids, 40, 3);
     struct pn_request_opts o = test_opts(ids, 40, 60);
     test_ask(w.s, &o, &alone);
@@ -111,31 +89,31 @@ static void many_threads_have_theirs_run_one_at_a_time_between_the_steps_of_answ
     assert_int_equal(x.calls, THREADS * EACH);
     assert_int_equal(beside.code, 0);
     assert_string_equal(beside.text, alone.text);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void a_model_that_drains_runs_them_and_one_that_is_gone_refuses_them(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     struct fo_err e;
     struct seen x = { 0 };
-    open_world(&w);
+    test_world_open(&w, CTX, 2, 2, 64, 8, 0);
     pn_engine_drain(w.en);
     assert_int_equal(pn_sched_errand(w.s->sched, look, &x, &e), 0);
     assert_int_equal(pn_engine_unload(w.en, "m", 0, &e), 0);
     assert_int_equal(pn_sched_errand(w.s->sched, look, &x, &e), FO_EUNAVAIL);
     assert_int_equal(x.calls, 1);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void what_waits_when_a_model_is_unloaded_ends_and_was_run_or_refused(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     struct fo_err e;
     struct seen x = { .us = 1000 };
     pthread_t t[THREADS];
     struct asker a[THREADS];
-    open_world(&w);
+    test_world_open(&w, CTX, 2, 2, 64, 8, 0);
     for (int i = 0; i < THREADS; i++) {
         a[i] = (struct asker){ .s = w.s->sched, .x = &x };
         assert_int_equal(pthread_create(&t[i], NULL, ask, &a[i]), 0);
@@ -149,17 +127,17 @@ static void what_waits_when_a_model_is_unloaded_ends_and_was_run_or_refused(void
         good += a[i].n_good;
     }
     assert_int_equal(x.calls, good);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void a_failed_model_refuses_them_with_its_reason(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a;
     struct fo_err e;
     struct seen x = { 0 };
     int32_t ids[4];
-    open_world(&w);
+    test_world_open(&w, CTX, 2, 2, 64, 8, 0);
     test_prompt(ids, 4, 1);
     atomic_store(&w.die.poison, ids[0]);
     atomic_store(&w.die.poison_code, FO_ELOST);
@@ -169,7 +147,7 @@ static void a_failed_model_refuses_them_with_its_reason(void **state) {
     assert_int_equal(pn_sched_errand(w.s->sched, look, &x, &e), FO_EUNAVAIL);
     assert_non_null(strstr(e.msg, "the model failed: "));
     assert_int_equal(x.calls, 0);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 int main(void) {

@@ -19,30 +19,8 @@
 
 enum { CTX = 256, PAGE = FO_KV_PAGE_TOKENS, END = 2 /* <|im_end|> */ };
 
-/* One engine, die and model a test. */
-struct world {
-    struct test_die die;
-    struct pn_engine *en;
-    struct pn_served *s;
-};
 
-static void open_world(struct world *w, uint32_t max_concurrent, uint32_t max_sessions, uint32_t max_batch, uint32_t queue, uint32_t timeout_ms) {
-    char path[64];
-    struct fo_err e = { 0 };
-    test_die_open(&w->die);
-    assert_int_equal(pn_engine_new(&w->en, &e), 0);
-    test_model_file(path, CTX, true, 1);
-    w->s = test_serve(w->en, &w->die, path, "m", max_concurrent, max_sessions, max_batch, queue, timeout_ms);
-    unlink(path);
-}
-
-static void close_world(struct world *w) {
-    pn_served_put(w->s);
-    pn_engine_free(w->en);
-    test_die_close(&w->die);
-}
-
-static struct pn_served_status status(const struct world *w) {
+static struct pn_served_status status(const struct test_world *w) {
     struct pn_served_status st;
     pn_served_status(w->s, &st);
     return st;
@@ -65,12 +43,12 @@ static void same(const struct test_answer *a, const struct test_answer *b) {
 
 static void the_same_text_alone_and_with_three_mates(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer alone[4], together[4];
     int32_t ids[4][100];
     struct pn_request_opts o[4];
     struct pn_request *r[4];
-    open_world(&w, 4, 4, 32, 8, 0);
+    test_world_open(&w, CTX, 4, 4, 32, 8, 0);
     for (int i = 0; i < 4; i++) {
         test_prompt(ids[i], 100, (uint64_t)i + 1);
         o[i] = test_opts(ids[i], 10 + 30 * (uint32_t)i, 40);
@@ -88,15 +66,15 @@ static void the_same_text_alone_and_with_three_mates(void **state) {
             same(&alone[(i + round) % 4], &together[i]);
         }
     }
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void the_same_seed_gives_the_same_text_and_another_seed_another(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a, b, c;
     int32_t ids[20];
-    open_world(&w, 2, 2, 64, 8, 0);
+    test_world_open(&w, CTX, 2, 2, 64, 8, 0);
     test_prompt(ids, 20, 5);
     struct pn_request_opts o = test_opts(ids, 20, 50);
     o.sampling.temperature = 1;
@@ -107,15 +85,15 @@ static void the_same_seed_gives_the_same_text_and_another_seed_another(void **st
     o.sampling.seed = 12;
     test_ask(w.s, &o, &c);
     assert_memory_not_equal(a.ids, c.ids, sizeof a.ids[0] * 50);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void a_running_answer_never_waits_for_a_whole_prompt(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a, b;
     int32_t ids[220];
-    open_world(&w, 2, 2, 16, 8, 0);
+    test_world_open(&w, CTX, 2, 2, 16, 8, 0);
     atomic_store(&w.die.delay_ms, 10); /* a reader that a busy machine keeps from looking for some steps still sees most */
     test_prompt(ids, 220, 6);
     struct pn_request_opts oa = test_opts(ids, 4, 100), ob = test_opts(ids, 220, 2);
@@ -135,17 +113,17 @@ static void a_running_answer_never_waits_for_a_whole_prompt(void **state) {
     pn_request_release(ra);
     pn_request_release(rb);
     test_wait_idle(w.s);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 /* pains 28: of ten queued streams nine leave; only one prompt is computed besides the running one. */
 static void a_request_cancelled_in_the_queue_never_starts(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a;
     struct pn_request *r[10];
     int32_t ids[50], other[50];
-    open_world(&w, 1, 1, 64, 16, 0);
+    test_world_open(&w, CTX, 1, 1, 64, 16, 0);
     test_prompt(ids, 50, 7);
     test_prompt(other, 50, 8);
     other[3] = 300;
@@ -164,15 +142,15 @@ static void a_request_cancelled_in_the_queue_never_starts(void **state) {
     assert_int_equal(status(&w).tokens_prefilled, 100);
     assert_int_equal(atomic_load(&w.die.seen), 1);
     assert_int_equal(status(&w).cancelled, 10);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void a_cancel_stops_a_prefill_before_its_next_chunk(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a;
     int32_t ids[240];
-    open_world(&w, 1, 1, 8, 8, 0);
+    test_world_open(&w, CTX, 1, 1, 8, 8, 0);
     atomic_store(&w.die.delay_ms, 10);
     test_prompt(ids, 240, 9);
     struct pn_request_opts o = test_opts(ids, 240, 5);
@@ -188,15 +166,15 @@ static void a_cancel_stops_a_prefill_before_its_next_chunk(void **state) {
     assert_true(status(&w).tokens_prefilled < 100);
     assert_int_equal(status(&w).tokens_decoded, 0);
     pn_request_release(r);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void a_cancel_stops_a_decode_before_its_next_step(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a;
     int32_t ids[10];
-    open_world(&w, 1, 1, 64, 8, 0);
+    test_world_open(&w, CTX, 1, 1, 64, 8, 0);
     atomic_store(&w.die.delay_ms, 5);
     test_prompt(ids, 10, 10);
     struct pn_request_opts o = test_opts(ids, 10, 200);
@@ -210,19 +188,19 @@ static void a_cancel_stops_a_decode_before_its_next_step(void **state) {
     pn_request_release(r);
     test_wait_idle(w.s);
     assert_true((uint64_t)atomic_load(&w.die.steps) <= steps + 1);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 /* pains 32: one slot, two places: the fourth is told at once, with a time to come back. */
 static void a_full_queue_refuses_at_once_and_says_when_to_come_back(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     struct pn_request *r[3], *no = NULL;
     struct pn_budget b;
     struct fo_err e = { 0 };
     int32_t ids[10];
     static struct test_answer a;
-    open_world(&w, 1, 1, 64, 2, 0);
+    test_world_open(&w, CTX, 1, 1, 64, 2, 0);
     test_prompt(ids, 10, 11);
     struct pn_request_opts o = test_opts(ids, 10, 30);
     test_ask(w.s, &o, &a); /* rates are known now */
@@ -249,15 +227,15 @@ static void a_full_queue_refuses_at_once_and_says_when_to_come_back(void **state
         test_read_all(r[i], &a);
         assert_int_equal(a.code, 0);
     }
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void a_request_that_waited_too_long_is_told_so(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a;
     int32_t ids[10];
-    open_world(&w, 1, 1, 64, 2, 100);
+    test_world_open(&w, CTX, 1, 1, 64, 2, 100);
     atomic_store(&w.die.delay_ms, 20);
     test_prompt(ids, 10, 12);
     struct pn_request_opts o = test_opts(ids, 10, 200);
@@ -270,18 +248,18 @@ static void a_request_that_waited_too_long_is_told_so(void **state) {
     assert_true(a.usage.queue_ms >= 100);
     pn_request_release(running);
     test_wait_idle(w.s);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void a_choice_that_goes_on_passes_a_full_queue_and_a_drain_until_its_deadline(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a, b;
     int32_t ids[10];
     struct pn_request *running, *waiting, *r;
     struct pn_budget budget;
     struct fo_err e = { 0 };
-    open_world(&w, 1, 1, 64, 1, 300);
+    test_world_open(&w, CTX, 1, 1, 64, 1, 300);
     atomic_store(&w.die.delay_ms, 5);
     test_prompt(ids, 10, 7);
     struct pn_request_opts o = test_opts(ids, 10, 100), on = test_opts(ids, 10, 2);
@@ -305,15 +283,15 @@ static void a_choice_that_goes_on_passes_a_full_queue_and_a_drain_until_its_dead
     assert_int_equal(b.code, 0);
     pn_engine_cancel_all(w.en);
     assert_int_equal(pn_submit(w.s, &on, &r, &budget, &e), FO_EUNAVAIL);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void a_slow_reader_pauses_its_own_request_and_no_other(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer alone, fast, slow;
     int32_t ids[10];
-    open_world(&w, 2, 2, 64, 8, 0);
+    test_world_open(&w, CTX, 2, 2, 64, 8, 0);
     test_prompt(ids, 10, 13);
     struct pn_request_opts o = test_opts(ids, 10, 200);
     test_ask(w.s, &o, &alone);
@@ -334,7 +312,7 @@ static void a_slow_reader_pauses_its_own_request_and_no_other(void **state) {
 #endif
     test_read_all(r, &slow);
     same(&alone, &slow);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 /* The end of character i of a text. */
@@ -346,10 +324,10 @@ static size_t char_end(const char *s, size_t i) {
 
 static void stop_strings_end_the_answer_wherever_tokens_are_cut(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer whole, a;
     int32_t ids[10];
-    open_world(&w, 1, 1, 64, 8, 0);
+    test_world_open(&w, CTX, 1, 1, 64, 8, 0);
     test_prompt(ids, 10, 14);
     struct pn_request_opts o = test_opts(ids, 10, 60);
     o.sampling.temperature = 1.5F;
@@ -373,15 +351,15 @@ static void stop_strings_end_the_answer_wherever_tokens_are_cut(void **state) {
         tried++;
     }
     assert_true(tried > 10);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void max_tokens_ends_with_length(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a;
     int32_t ids[10];
-    open_world(&w, 1, 1, 64, 8, 0);
+    test_world_open(&w, CTX, 1, 1, 64, 8, 0);
     test_prompt(ids, 10, 15);
     for (uint32_t n = 1; n < 6; n++) {
         struct pn_request_opts o = test_opts(ids, 10, n);
@@ -391,16 +369,16 @@ static void max_tokens_ends_with_length(void **state) {
         assert_int_equal(a.n_ids, n);
         assert_int_equal(a.usage.completion_tokens, n);
     }
-    close_world(&w);
+    test_world_close(&w);
 }
 
 /* pains 23: a model that cannot end stops at the cap, with "length". */
 static void a_banned_end_runs_to_the_cap_and_a_forced_one_stops(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a;
     int32_t ids[10];
-    open_world(&w, 1, 1, 64, 8, 0);
+    test_world_open(&w, CTX, 1, 1, 64, 8, 0);
     test_prompt(ids, 10, 16);
     struct pn_request_opts o = test_opts(ids, 10, 0);
     o.ignore_end = false;
@@ -420,16 +398,16 @@ static void a_banned_end_runs_to_the_cap_and_a_forced_one_stops(void **state) {
     assert_int_equal(a.code, 0);
     assert_int_equal(a.finish, PN_FINISH_LENGTH);
     assert_int_equal(a.usage.prompt_tokens + a.usage.completion_tokens, CTX);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 /* pains 1: the request that needed what was not there gets the error, its mates do not notice. */
 static void a_step_that_fails_for_one_request_fails_no_other(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer alone, a;
     int32_t ids[40], bad[40];
-    open_world(&w, 4, 4, 64, 8, 0);
+    test_world_open(&w, CTX, 4, 4, 64, 8, 0);
     test_prompt(ids, 40, 17);
     test_prompt(bad, 40, 18);
     bad[20] = 400;
@@ -461,18 +439,18 @@ static void a_step_that_fails_for_one_request_fails_no_other(void **state) {
     test_ask(w.s, &ob, &a);
     assert_int_equal(a.code, 0);
     assert_int_equal(status(&w).kv_bytes_used, 0); /* whatever failed gave its pages back */
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void a_die_lost_under_all_requests_fails_the_model_and_not_the_process(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a;
     struct pn_request *r[3], *no = NULL;
     struct pn_budget b;
     struct fo_err e = { 0 };
     int32_t ids[10];
-    open_world(&w, 2, 2, 64, 8, 0);
+    test_world_open(&w, CTX, 2, 2, 64, 8, 0);
     atomic_store(&w.die.delay_ms, 5);
     test_prompt(ids, 10, 19);
     ids[5] = 401;
@@ -489,16 +467,16 @@ static void a_die_lost_under_all_requests_fails_the_model_and_not_the_process(vo
     assert_int_equal(pn_submit(w.s, &o, &no, &b, &e), FO_EUNAVAIL);
     assert_non_null(strstr(e.msg, "the die failed"));
     assert_in_range(b.retry_after_s, 1, 120);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void a_request_that_bans_every_token_gets_an_error_of_its_own(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a;
     static struct pn_logit_bias ban[512];
     int32_t ids[10];
-    open_world(&w, 1, 1, 64, 8, 0);
+    test_world_open(&w, CTX, 1, 1, 64, 8, 0);
     test_prompt(ids, 10, 20);
     for (int i = 0; i < 512; i++) ban[i] = (struct pn_logit_bias){ i, -100 };
     struct pn_request_opts o = test_opts(ids, 10, 5);
@@ -510,7 +488,7 @@ static void a_request_that_bans_every_token_gets_an_error_of_its_own(void **stat
     o.sampling.n_bias = 0;
     test_ask(w.s, &o, &a);
     assert_int_equal(a.code, 0);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void told(const struct test_answer *a, uint32_t cached, uint32_t shared, enum pn_cache_miss miss) {
@@ -522,10 +500,10 @@ static void told(const struct test_answer *a, uint32_t cached, uint32_t shared, 
 
 static void a_conversation_computes_only_what_is_new(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer fresh, first, again;
     int32_t ids[CTX];
-    open_world(&w, 2, 2, 64, 8, 0);
+    test_world_open(&w, CTX, 2, 2, 64, 8, 0);
     test_prompt(ids, 40, 21);
     struct pn_request_opts o = test_opts(ids, 40, 20);
     o.session = "c1";
@@ -566,15 +544,15 @@ static void a_conversation_computes_only_what_is_new(void **state) {
     told(&again, 0, 0, PN_CACHE_EMPTY);
     test_ask(w.s, &o, &again);
     told(&again, 69 / PAGE * PAGE, 70, PN_CACHE_FULL);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void idle_conversations_give_way_oldest_first(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a;
     int32_t ids[9][65];
-    open_world(&w, 1, 2, 64, 8, 0); /* pages for eight times 64 tokens */
+    test_world_open(&w, CTX, 1, 2, 64, 8, 0); /* pages for eight times 64 tokens */
     for (int i = 0; i < 9; i++) test_prompt(ids[i], 65, 100 + (uint64_t)i);
     for (int i = 0; i < 8; i++) {
         struct pn_request_opts o = test_opts(ids[i], 64, 1);
@@ -589,15 +567,15 @@ static void idle_conversations_give_way_oldest_first(void **state) {
     told(&a, 64, 64, PN_CACHE_FULL);
     test_ask(w.s, &old, &a);
     told(&a, 0, 0, PN_CACHE_EVICTED);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void requests_that_run_together_share_what_they_begin_with(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer alone, a, b;
     int32_t ids[200];
-    open_world(&w, 2, 2, 64, 8, 0);
+    test_world_open(&w, CTX, 2, 2, 64, 8, 0);
     test_prompt(ids, 200, 31);
     struct pn_request_opts o = test_opts(ids, 200, 40);
     o.keep_nothing = true;
@@ -612,16 +590,16 @@ static void requests_that_run_together_share_what_they_begin_with(void **state) 
     pn_request_release(r);
     same(&alone, &a);
     same(&alone, &b);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void an_idle_worker_ticks_and_burns_nothing(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a;
     struct rusage before, after;
     int32_t ids[10];
-    open_world(&w, 1, 1, 64, 8, 0);
+    test_world_open(&w, CTX, 1, 1, 64, 8, 0);
     test_prompt(ids, 10, 24);
     struct pn_request_opts o = test_opts(ids, 10, 5);
     test_ask(w.s, &o, &a);
@@ -638,16 +616,16 @@ static void an_idle_worker_ticks_and_burns_nothing(void **state) {
 #else
     assert_true(ms < 20.0);
 #endif
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void slots_and_counters_show_what_runs_and_what_ran(void **state) {
     (void)state;
-    struct world w;
+    struct test_world w;
     static struct test_answer a;
     struct pn_slot_status slot[2];
     int32_t ids[45];
-    open_world(&w, 2, 2, 64, 8, 0);
+    test_world_open(&w, CTX, 2, 2, 64, 8, 0);
     test_prompt(ids, 40, 25);
     struct pn_request_opts o = test_opts(ids, 40, 5);
     test_ask(w.s, &o, &a);
@@ -688,7 +666,7 @@ static void slots_and_counters_show_what_runs_and_what_ran(void **state) {
     assert_int_equal(status(&w).completed, 2);
     pn_served_slots(w.s, slot, 2);
     assert_false(slot[0].busy || slot[1].busy);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 int main(void) {

@@ -17,28 +17,6 @@
 
 enum { CTX = 512, PROMPT = 150, ANSWER = 24 };
 
-struct world {
-    struct test_die die;
-    struct pn_engine *en;
-    struct pn_served *s;
-};
-
-static void open_world(struct world *w) {
-    char path[64];
-    struct fo_err e = { 0 };
-    test_die_open(&w->die);
-    assert_int_equal(pn_engine_new(&w->en, &e), 0);
-    test_model_file(path, CTX, true, 1);
-    w->s = test_serve(w->en, &w->die, path, "m", 2, 3, 64, 8, 0);
-    unlink(path);
-}
-
-static void close_world(struct world *w) {
-    pn_served_put(w->s);
-    pn_engine_free(w->en);
-    test_die_close(&w->die);
-}
-
 /* Errands: what only the worker may touch, or only its thread counts. */
 static void arm(void *ctx, struct pn_model *m, struct pn_prefix *p) {
     (void)m;
@@ -60,7 +38,7 @@ static void count_all(void *ctx, struct pn_model *m, struct pn_prefix *p) {
     *good = *good && pn_prefix_check(p, NULL, 0) && pn_model_free_pages(m) == pn_model_info(m)->n_pages;
 }
 
-static void errand(const struct world *w, pn_sched_errand_fn *fn, void *ctx) {
+static void errand(const struct test_world *w, pn_sched_errand_fn *fn, void *ctx) {
     struct fo_err e;
     if (pn_sched_errand(w->s->sched, fn, ctx, &e)) fail_msg("%s", e.msg);
 }
@@ -81,13 +59,13 @@ static struct pn_request_opts ask_for(enum variant v, const int32_t *ids) {
     return o;
 }
 
-static int held_to(const struct world *w, enum variant v, struct pn_request_opts *o, struct fo_err *e) {
+static int held_to(const struct test_world *w, enum variant v, struct pn_request_opts *o, struct fo_err *e) {
     static const char text[] = "root ::= [a-z ]+";
     return v == HELD ? pn_served_grammar(w->s, PN_GRAMMAR_GBNF, text, sizeof text - 1, &o->grammar, e) : 0;
 }
 
 /* One turn; its code. */
-static int turn(const struct world *w, enum variant v, const int32_t *ids, struct test_answer *a) {
+static int turn(const struct test_world *w, enum variant v, const int32_t *ids, struct test_answer *a) {
     struct pn_request *r;
     struct pn_budget budget;
     struct fo_err e = { 0 };
@@ -104,7 +82,7 @@ static int turn(const struct world *w, enum variant v, const int32_t *ids, struc
     return a->code;
 }
 
-static void each_allocation_fails_once(const struct world *w, enum variant v, bool on_worker) {
+static void each_allocation_fails_once(const struct test_world *w, enum variant v, bool on_worker) {
     static struct test_answer want, got;
     int32_t ids[PROMPT];
     bool failed = true, good;
@@ -138,28 +116,28 @@ static void each_allocation_fails_once(const struct world *w, enum variant v, bo
 
 static void any_allocation_of_whoever_asks_may_fail(void **state) {
     (void)state;
-    struct world w;
-    open_world(&w);
+    struct test_world w;
+    test_world_open(&w, CTX, 2, 3, 64, 8, 0);
     for (enum variant v = 0; v < N_VARIANTS; v++) each_allocation_fails_once(&w, v, false);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 static void any_allocation_of_the_worker_may_fail(void **state) {
     (void)state;
-    struct world w;
-    open_world(&w);
+    struct test_world w;
+    test_world_open(&w, CTX, 2, 3, 64, 8, 0);
     for (enum variant v = 0; v < N_VARIANTS; v++) each_allocation_fails_once(&w, v, true);
-    close_world(&w);
+    test_world_close(&w);
 }
 
 /* What runs beside the one that fails says the same as ever. */
 static void who_runs_beside_notices_nothing(void **state) {
     (void)state;
     static struct test_answer want, beside, got;
-    struct world w;
+    struct test_world w;
     int32_t ids[PROMPT], other[PROMPT];
     bool failed = true;
-    open_world(&w);
+    test_world_open(&w, CTX, 2, 3, 64, 8, 0);
     test_prompt(ids, PROMPT, 7);
     test_prompt(other, PROMPT, 8);
     struct pn_request_opts o = test_opts(other, PROMPT, 60);
@@ -179,7 +157,7 @@ static void who_runs_beside_notices_nothing(void **state) {
         assert_int_equal(beside.n_ids, want.n_ids);
         assert_memory_equal(beside.ids, want.ids, sizeof *want.ids * want.n_ids);
     }
-    close_world(&w);
+    test_world_close(&w);
 }
 
 int main(void) {

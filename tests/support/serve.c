@@ -187,3 +187,19 @@ void test_wait_idle(struct pn_served *s) {
     }
     fail_msg("requests still run after 30 s");
 }
+
+void test_world_open(struct test_world *w, uint32_t n_ctx, uint32_t max_concurrent, uint32_t max_sessions, uint32_t max_batch, uint32_t queue_depth, uint32_t queue_timeout_ms) {
+    char path[64];
+    struct fo_err e = { 0 };
+    test_die_open(&w->die);
+    assert_int_equal(pn_engine_new(&w->en, &e), 0);
+    test_model_file(path, n_ctx, true, 1);
+    w->s = test_serve(w->en, &w->die, path, "m", max_concurrent, max_sessions, max_batch, queue_depth, queue_timeout_ms);
+    unlink(path);
+}
+
+void test_world_close(struct test_world *w) {
+    pn_served_put(w->s);
+    pn_engine_free(w->en);
+    test_die_close(&w->die);
+}

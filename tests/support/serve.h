@@ -35,6 +35,15 @@ void test_model_file(char *path, uint32_t n_ctx, bool tokenizer, uint64_t seed);
 struct pn_served *test_serve(struct pn_engine *en, struct test_die *d, const char *path, const char *name, uint32_t max_concurrent,
                              uint32_t max_sessions, uint32_t max_batch, uint32_t queue_depth, uint32_t queue_timeout_ms);
 
+/* One die, engine and tiny model, served as "m": what a test of serving opens and closes. */
+struct test_world {
+    struct test_die die;
+    struct pn_engine *en;
+    struct pn_served *s;
+};
+void test_world_open(struct test_world *w, uint32_t n_ctx, uint32_t max_concurrent, uint32_t max_sessions, uint32_t max_batch, uint32_t queue_depth, uint32_t queue_timeout_ms);
+void test_world_close(struct test_world *w);
+
 /* A prompt of n ids, random but the same for the same seed, no control tokens. */
 void test_prompt(int32_t *ids, uint32_t n, uint64_t seed);
 

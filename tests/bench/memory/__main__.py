@@ -18,7 +18,7 @@ def arguments(argv):
     p = argparse.ArgumentParser(prog="memory", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     p.add_argument("model", type=pathlib.Path)
     p.add_argument("--build", default="build/release", help="where Pantheon is built (default build/release)")
-    p.add_argument("--limits", default="", metavar="MIB,MIB,...", help="which limits (default: ten from twice the model down to a quarter of it)")
+    p.add_argument("--limits", default="", metavar="MIB,MIB,...", help="which limits (default: eleven from twice the model down to a quarter of it)")
     p.add_argument("--sessions", type=int, default=8)
     p.add_argument("--prompt", type=int, default=900)
     p.add_argument("--answer", type=int, default=100)
@@ -40,7 +40,7 @@ def main(argv):
     for mib in which:
         with tempfile.TemporaryDirectory() as folder:
             r = limits.ask_at(lambda text, launch: conftest.Daemon(pathlib.Path(folder), text, launch=launch), mib * MIB, a.model.resolve(), a.sessions, a.prompt, a.answer, a.lines.replace("\\n", "\n"))
-        levels = re.findall(r"event=pressure\S*.*", r["log"])
+        levels = re.findall(r'event=memory_pressure text="([^"]*)"', r["log"])
         rows.append((mib, r))
         print(f"memory: {mib} MiB: {r['good']} of {a.sessions} in {r['seconds']:.0f} s, {r['tps']:.0f} tok/s, peak {r['peak'] / MIB:.0f} MiB, {sorted({e['code'] or e['type'] for e in r['said']})} {levels[-3:]}",
               file=sys.stderr, flush=True)

@@ -55,7 +55,7 @@ host: { ram_reserve: 16MiB, load_timeout: 20min }
 models:
   - { name: m, source: { path: /data/model.gguf }, ctx_cap: 512, max_sessions: 8, max_concurrent: 8, memory: trust, queue: { depth: 8, timeout: 3600s } }
 M
-    (echo \$\$ > /dev/null; sh -c "echo \\\$\\\$ > \$g/cgroup.procs; STATE_DIRECTORY=/tmp exec pantheond --config /tmp/m.yaml" > /tmp/log 2>&1) &
+    sh -c "echo \\\$\\\$ > \$g/cgroup.procs; STATE_DIRECTORY=/tmp exec pantheond --config /tmp/m.yaml" > /tmp/log 2>&1 &
     until curl -sf http://127.0.0.1:8080/ready > /dev/null; do sleep 1; grep -q 'cannot\|error=' /tmp/log && break; done
     for i in 1 2 3 4 5 6 7 8; do
         ids=""; k=0; while [ \$k -lt $prompt ]; do ids="\$ids\${ids:+,}\$((3 + (i * 7919 + k * 104729) % 250))"; k=\$((k + 1)); done
@@ -71,4 +71,4 @@ TESTS
 chmod +x root/init
 (cd root && find . | cpio -o -H newc --quiet | gzip -1) > initrd.gz
 timeout "${T:-1500}" qemu-system-x86_64 -accel tcg,thread=multi -cpu max -smp 2 -m 1536 -nographic -no-reboot -nic none -kernel kernel/boot/vmlinuz-* -initrd initrd.gz \
-    -drive file=disk.img,if=virtio,format=raw,readonly=on -append "console=ttyS0 quiet rdinit=/init mitigations=off" < /dev/null | tee console | grep --line-buffered "^vm:" || { tail -30 console >&2; exit 1; }
+    -drive file=disk.img,if=virtio,format=raw,readonly=on -append "console=ttyS0 quiet rdinit=/init mitigations=off" < /dev/null | tee console | grep -ao --line-buffered "vm: .*" || { tail -30 console >&2; exit 1; }
