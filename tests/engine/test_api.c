@@ -13,6 +13,8 @@
 #include "foundry/ops.h"
 #include "include/pantheon.h"
 #include "tests/support/alloc.h"
+#include "tests/support/odd.h"
+#include "tests/support/script.h"
 #include "tests/support/serve.h"
 
 static struct pn_llm *load(uint32_t ctx, uint32_t slots, bool exact) {
@@ -27,6 +29,24 @@ static struct pn_llm *load(uint32_t ctx, uint32_t slots, bool exact) {
     test_model_file(path, ctx, true, 1);
     if (pn_llm_load(path, &o, &m, &e) != PN_OK) fail_msg("%s", e.message);
     unlink(path);
+    return m;
+}
+
+/* Says something every 2 ms for 8 seconds: however long a busy machine keeps this thread from its next line, the answer still runs then. */
+static struct pn_llm *load_endless(void) {
+    struct test_script t = test_script_default();
+    struct fo_err fe = { 0 };
+    struct pn_llm_options o;
+    struct pn_llm *m = NULL;
+    struct pn_error e = { 0 };
+    t.text = "and so on";
+    t.endless = true;
+    t.pace_us = 2000;
+    if (test_script_write(&t, odd_path(0), &fe)) fail_msg("%s", fe.msg);
+    pn_llm_options_init(&o);
+    o.max_sessions = o.max_concurrent = 1;
+    o.threads = 1;
+    if (pn_llm_load(odd_path(0), &o, &m, &e) != PN_OK) fail_msg("%s", e.message);
     return m;
 }
 
@@ -160,6 +180,10 @@ static void a_callback_or_a_cancel_ends_an_answer_early(void **state) {
 
     struct pn_gen *g = NULL;
     struct pn_chunk c;
+    pn_session_close(s);
+    pn_llm_unload(m);
+    m = load_endless();
+    s = session(m);
     assert_int_equal(pn_gen_start(s, &o, &g, &e), PN_OK);
     pn_gen_cancel(g);
     int rc;
