@@ -9,9 +9,11 @@
 #include "config/manifest.h"
 #include "config/report.h"
 #include "config/scalar.h"
+#include "config/url.h"
 #include "config/yaml.h"
 #include "foundry/base/err.h"
 #include "foundry/base/region.h"
+#include "foundry/base/shard.h"
 
 enum { MAX_AUTO = 64, MAX_DIE_NAME = 63, MAX_SOCKET_PATH = 107 }; /* fields of cf_die_fact; sockaddr_un */
 
@@ -189,6 +191,43 @@ static void check_ttl(struct cf_report *rep, const struct cf_node *map, const st
     cf_report_add(rep, CF_CONFLICT, n->key->line, n->key->col, n->key->width, "'ttl': only a model that is loaded on demand has one; write 'state: on_demand', or take it out");
 }
 
+/* --- where a file comes from ------------------------------------------------------------------------------------------------- */
+/* One of `url` and `mirrors`, whose text is good by itself. n_shards: what the path says of the file, 0 = it is one. */
+static void check_url(struct cf_report *rep, const char *key, const struct cf_node *n, bool has_sum, uint32_t n_shards) {
+    struct cf_url u;
+    if (!is_scalar(n) || cf_url_parse(n->text, &u)) return; /* told already */
+    if (u.scheme == CF_URL_HTTP && !u.loopback && !has_sum)
+        cf_report_add(rep, CF_CONFLICT, n->line, n->col, n->width, "'%s': what http:// brings, anybody on the way may change: write https://, or the file's 'sha256'", key);
+    if (u.n_shards != n_shards && u.n_shards && n_shards)
+        cf_report_add(rep, CF_CONFLICT, n->line, n->col, n->width, "'%s': a model of %u files, and its 'path' is of %u", key, u.n_shards, n_shards);
+    else if (u.n_shards != n_shards && u.n_shards)
+        cf_report_add(rep, CF_CONFLICT, n->line, n->col, n->width, "'%s': one of %u files; 'path' ends in -%05u-of-%05u.gguf too then, and the others are put beside it", key, u.n_shards,
+                      u.shard + 1, u.n_shards);
+    else if (u.n_shards != n_shards)
+        cf_report_add(rep, CF_CONFLICT, n->line, n->col, n->width, "'%s': 'path' is one of %u files; this ends in -00001-of-%05u.gguf too then, and all are fetched", key, n_shards, n_shards);
+}
+
+/* What is fetched is a file, or the files of a model in shards; of each there is one sum. */
+static void check_source(struct cf_report *rep, const struct cf_node *map, const struct cf_model *m) {
+    const struct cf_node *source = cf_node_find(map, "source"), *path = cf_node_find(source, "path"), *url = cf_node_find(source, "url"), *mirrors = cf_node_find(source, "mirrors"),
+                         *sums = cf_node_find(source, "sha256");
+    uint32_t no, n_shards = 0;
+    if (!source || source->kind != CF_NODE_MAP || !is_scalar(path)) return;
+    if (!fo_shard_name(path->text, &no, &n_shards)) n_shards = 0;
+    if (mirrors && !url)
+        cf_report_add(rep, CF_CONFLICT, mirrors->key->line, mirrors->key->col, mirrors->key->width, "'mirrors': a file that has mirrors has a 'url', which is tried first");
+    if (url && path->len && path->text[path->len - 1] == '/')
+        cf_report_add(rep, CF_CONFLICT, path->line, path->col, path->width, "'path': a folder is not fetched; write the path of the file that comes from 'url'");
+    if (url && n_shards > CF_MAX_SHARDS)
+        cf_report_add(rep, CF_RANGE, path->line, path->col, path->width, "'path': a model of %u files; at most %d are fetched", n_shards, CF_MAX_SHARDS);
+    check_url(rep, "url", url, m->n_source_sha256 > 0, n_shards);
+    for (const struct cf_node *n = mirrors && mirrors->kind == CF_NODE_LIST ? mirrors->first : NULL; n; n = n->next) check_url(rep, "mirrors", n, m->n_source_sha256 > 0, n_shards);
+    size_t want = n_shards ? n_shards : 1;
+    if (m->n_source_sha256 && m->n_source_sha256 != want && want <= CF_MAX_SHARDS)
+        cf_report_add(rep, CF_CONFLICT, sums->line, sums->col, sums->width, "'sha256': %zu for %zu file%s; there is one for each, in the order of the shards", m->n_source_sha256, want,
+                      want == 1 ? "" : "s");
+}
+
 static void check_socket(const struct check *c) {
     const struct cf_node *n = cf_node_find(cf_node_find(c->tree, "server"), "admin_socket");
     if (is_scalar(n) && n->len > MAX_SOCKET_PATH)
@@ -300,6 +339,7 @@ static void check_placements(struct cf_report *rep, const struct cf_node *map, c
 void cf_check_model(const struct cf_node *map, struct cf_model *m, struct cf_report *rep) {
     check_concurrency(rep, map, m);
     check_ttl(rep, map, m);
+    check_source(rep, map, m);
     check_placements(rep, map, NULL);
 }
 
@@ -318,6 +358,7 @@ int cf_check_manifest(const struct cf_node *tree, struct cf_manifest *m, struct 
         m->models[i].line = n->line;
         check_concurrency(rep, n, &m->models[i]);
         check_ttl(rep, n, &m->models[i]);
+        check_source(rep, n, &m->models[i]);
         check_placements(rep, n, m);
     }
     return check_names(&c, scratch, e);

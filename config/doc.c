@@ -162,6 +162,8 @@ static void schema_of_kind(const struct cf_key *k, enum cf_kind kind, struct fo_
         [CF_MS] = "^[0-9]+(\\.[0-9]+)?(ms|s|min|m|h|d)$",
         [CF_PERCENT] = "^-?[0-9]+(\\.[0-9]+)?%$",
         [CF_NAME] = "^[A-Za-z0-9][A-Za-z0-9._:/-]*$",
+        [CF_URL] = "^(https?://|hf:)[^ ]+$",
+        [CF_SHA256] = "^[0-9a-fA-F]{64}$",
         [CF_ADDRESS] = "^((https?://)?([0-9.]+|\\[[0-9a-fA-F:.]+\\]):[0-9]{1,5}|unix:/.+)$",
     };
     char bound[32];

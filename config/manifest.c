@@ -13,6 +13,7 @@
 #include "config/model.h"
 #include "config/report.h"
 #include "config/schema.h"
+#include "config/url.h"
 #include "config/yaml.h"
 #include "foundry/base/region.h"
 
@@ -175,10 +176,14 @@ KEYS(defaults, "'defaults'", struct cf_model);
 static const struct cf_key source_rows[] = {
     { .name = "path", .kind = CF_PATH, OF(source_path), .must = true, .change = CF_RELOAD, .also = "file model gguf filename",
       .help = "The GGUF file (of a sharded model any shard), or a HuggingFace directory with safetensors. A relative path starts at the manifest's folder." },
-    { .name = "url", .kind = CF_TEXT, .later = true, .change = CF_LIVE, .help = "Where to fetch the file from when it is absent." },
-    { .name = "sha256", .kind = CF_TEXT, .later = true, .change = CF_RELOAD, .help = "The file's checksum, 64 hexadecimal digits." },
-    { .name = "mirrors", .kind = CF_LIST, .each = CF_TEXT, .later = true, .max = 16, .change = CF_LIVE,
-      .help = "Other places with the same file." },
+    { .name = "url", .kind = CF_URL, OF(source_url), .change = CF_LIVE, .also = "uri link download from hf huggingface repo",
+      .help = "Where the file is fetched from when it is absent: `https://...`, `hf:OWNER/REPO/FILE` or `hf:OWNER/REPO@REVISION/FILE`. `http://` only from this machine, or with "
+              "`sha256`: what comes over an open line must be known before. No names or passwords: a token for Hugging Face comes from the environment. Of a model in shards any one stands for all." },
+    { .name = "sha256", .kind = CF_LIST, .each = CF_SHA256, OF(source_sha256), .count = offsetof(struct cf_model, n_source_sha256), .one = true, .min = 1, .max = CF_MAX_SHARDS,
+      .change = CF_RELOAD, .also = "checksum digest hash sha sha256sum",
+      .help = "The file's checksum, as `sha256sum` prints it; of a model in shards a list, one for each in their order." },
+    { .name = "mirrors", .kind = CF_LIST, .each = CF_URL, OF(source_mirrors), .count = offsetof(struct cf_model, n_source_mirrors), .max = 16, .change = CF_LIVE, .also = "mirror urls",
+      .help = "Other places with the same file, tried in this order when `url` fails." },
 };
 KEYS(source, "'source'", struct cf_model);
 

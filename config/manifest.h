@@ -72,6 +72,11 @@ struct cf_model {
     char **aliases;
     size_t n_aliases;
     char *source_path; /* as written; relative paths are relative to the manifest's folder (the daemon joins them) */
+    char *source_url;     /* as written (config/url.h); NULL = never fetched. Of a model in shards any of them stands for all */
+    char **source_sha256; /* [n] 64 lower-case digits each: of the file, or of every shard in order; n = 0: not declared */
+    size_t n_source_sha256;
+    char **source_mirrors; /* other URLs of the same file, to be tried in this order after source_url */
+    size_t n_source_mirrors;
     struct cf_names dies; /* names of dies, in the order of the layers; or one word "auto:N" (cf_dies_auto); n = 0: placed freely */
     struct cf_names *replicas; /* [n_replicas] each as `dies`, never empty */
     size_t n_replicas;         /* 0 = one copy, placed as `dies` says */

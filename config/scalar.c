@@ -10,11 +10,12 @@
 
 #include "config/report.h"
 #include "config/text.h"
+#include "config/url.h"
 #include "config/yaml.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/units.h"
 
-enum { MAX_NAME = 128, MAX_TEXT = 4096 };
+enum { MAX_NAME = 128, MAX_TEXT = 4096, SHA256_DIGITS = 64 };
 
 /* --- what YAML 1.1 makes of words (yaml.org/type, version 1.1: bool, null, int, float, timestamp) ------------------------------ */
 static size_t run_of(const char *s, const char *set) {
@@ -288,6 +289,21 @@ static bool read_path(const struct fault *f, union cf_value *ret) {
     return read_text(f, ret);
 }
 
+static bool read_url(const struct fault *f, union cf_value *ret) {
+    struct cf_url u;
+    if (!read_text(f, ret)) return false;
+    const char *why = cf_url_parse(f->n->text, &u);
+    return !why || bad(f, CF_RANGE, "'%s' %s", SHOWN(f), why);
+}
+
+static bool read_sha256(const struct fault *f, union cf_value *ret) {
+    const char *s = f->n->text;
+    if (strncasecmp(s, "sha256:", 7) == 0) return bad(f, CF_RANGE, "write the digits alone, without 'sha256:'");
+    if (run_of(s, "0123456789abcdefABCDEF") != f->n->len) return bad(f, CF_RANGE, "'%s' is no checksum: 64 hexadecimal digits, as sha256sum prints them", SHOWN(f));
+    if (f->n->len != SHA256_DIGITS) return bad(f, CF_RANGE, "a checksum of %u digits; a SHA-256 has %d", f->n->len, SHA256_DIGITS);
+    return read_text(f, ret);
+}
+
 static bool read_name(const struct fault *f, union cf_value *ret) {
     static const char start[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789";
     static const char rest[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._:/-";
@@ -448,6 +464,10 @@ bool cf_scalar_read(const struct cf_key *k, enum cf_kind kind, const struct cf_n
         return read_path(&f, ret);
     case CF_NAME:
         return read_name(&f, ret);
+    case CF_URL:
+        return read_url(&f, ret);
+    case CF_SHA256:
+        return read_sha256(&f, ret);
     case CF_ADDRESS:
         return read_address(&f, ret);
     case CF_CHOICE:

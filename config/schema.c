@@ -139,6 +139,7 @@ static int store(const struct cf_schema *s, enum cf_kind kind, const union cf_va
     default: {
         char *copy = v->text ? fo_region_strndup(s->region, v->text, strlen(v->text)) : NULL;
         if (v->text && !copy) return no_memory(s);
+        for (char *c = copy; kind == CF_SHA256 && *c; c++) *c = (char)tolower((unsigned char)*c);
         *(char **)at = copy;
     }
     }
@@ -154,12 +155,17 @@ static const char *const wanted[CF_N_KINDS] = {
 };
 static const char *const got[] = { [CF_NODE_SCALAR] = "one value", [CF_NODE_LIST] = "a list", [CF_NODE_MAP] = "a mapping" };
 
+/* Written as "key:" and no more, or as null. */
+static bool is_nothing(const struct cf_node *n) {
+    const char *seen = n->plain ? cf_yaml11(n->text) : NULL;
+    return seen && strcmp(seen, "no value") == 0;
+}
+
 /* Whether the node has the shape that `kind` needs; else a finding. */
 static bool shaped(const struct cf_schema *s, const struct cf_key *k, enum cf_kind kind, const struct cf_node *n) {
     enum cf_node_kind need = kind == CF_GROUP ? CF_NODE_MAP : kind == CF_LIST ? CF_NODE_LIST : CF_NODE_SCALAR;
-    const char *seen = n->kind == CF_NODE_SCALAR && n->plain ? cf_yaml11(n->text) : NULL;
     if (n->kind == CF_NODE_BAD) return false;
-    if (seen && strcmp(seen, "no value") == 0) {
+    if (n->kind == CF_NODE_SCALAR && is_nothing(n)) {
         const struct cf_node *at = n->key ? n->key : n;
         cf_report_add(s->rep, CF_TYPE, at->line, at->col, at->width, "'%s' has %s%s", k->name,
                       n->key ? "no value" : "an entry without a value", kind == CF_LIST ? "; an empty list is []" : "");
@@ -231,7 +237,7 @@ static int read_value(const struct cf_schema *s, const struct cf_key *k, const s
                       "'%s': known, but this version does not honour it yet; remove it", k->name);
         return FO_OK;
     }
-    if (k->one && n->kind == CF_NODE_SCALAR && cf_yaml11(n->text) == NULL) {
+    if (k->one && n->kind == CF_NODE_SCALAR && !is_nothing(n)) {
         struct cf_node item = *n;
         item.next = NULL;
         const struct cf_node list = {
@@ -321,10 +327,11 @@ static void bounds(const struct cf_key *k, enum cf_kind kind, struct fo_buf *out
 
 void cf_key_accepts(const struct cf_key *k, struct fo_buf *out) {
     static const char *const one[CF_N_KINDS] = { "true or false", "a whole number",  "a number", "a size", "a time",
-                                                 "a share",       "a text",          "a path",   "a name", "an address",
-                                                 "one of ",       "keys of its own", "a list" };
+                                                 "a share",       "a text",          "a path",   "a name", "a URL",
+                                                 "64 hexadecimal digits", "an address", "one of ", "keys of its own", "a list" };
     static const char *const many[CF_N_KINDS] = {
         [CF_TEXT] = "a list of texts",        [CF_PATH] = "a list of paths",     [CF_NAME] = "a list of names",
+        [CF_URL] = "a list of URLs", [CF_SHA256] = "a list of such",
         [CF_ADDRESS] = "a list of addresses", [CF_GROUP] = "a list of mappings", [CF_LIST] = "a list of lists of names"
     };
     if (k->kind == CF_LIST) {

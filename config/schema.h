@@ -23,6 +23,8 @@ enum cf_kind {
     CF_TEXT,    /* char *: any text */
     CF_PATH,    /* char *: a text; '~' and variables are not expanded, so they are refused */
     CF_NAME,    /* char *: [A-Za-z0-9][A-Za-z0-9._:/-]*, at most 128 */
+    CF_URL,     /* char *: https://..., http://..., hf:... (config/url.h) */
+    CF_SHA256,  /* char *: 64 hexadecimal digits, stored in small letters */
     CF_ADDRESS, /* char *: 127.0.0.1:8080, [::1]:8080 */
     CF_CHOICE,  /* int: index in `words` */
     CF_GROUP,   /* a mapping with rows of its own, in the same C object at `at` */

@@ -25,11 +25,5 @@ int fo_gguf_add(struct fo_gguf *g, const struct fo_gguf_tensor *tensors, size_t 
 /* Adds the tensors of an opened file; its metadata is dropped. `part` is gone afterwards, also when this fails. */
 int fo_gguf_absorb(struct fo_gguf *g, struct fo_gguf *part, struct fo_err *e);
 
-enum { FO_SHARD_END_BYTES = 20 }; /* of "-00002-of-00003.gguf" */
-
-/* shards.c. Whether a path ends as a shard's does, "-00002-of-00003.gguf": its place, counted from 0, and how many there are. */
-bool fo_shard_name(const char *path, uint32_t *ret_no, uint32_t *ret_n);
-/* The path of another shard; free it. NULL: no memory. */
-char *fo_shard_path(const char *path, uint32_t no, uint32_t n);
-/* What fo_model_open does of one file: `path` is any of its shards. */
+/* shards.c. What fo_model_open does of one file: `path` is any of its shards. */
 int fo_shards_open(const char *path, struct fo_gguf **ret, struct fo_err *e);

@@ -9,6 +9,7 @@
 
 #include "foundry/base/err.h"
 #include "foundry/base/hash.h"
+#include "foundry/base/shard.h"
 #include "foundry/gguf_int.h"
 #include "foundry/hf.h"
 

@@ -12,40 +12,8 @@
 
 #include "foundry/base/err.h"
 #include "foundry/base/file.h"
+#include "foundry/base/shard.h"
 #include "foundry/gguf_int.h"
-
-enum { DIGITS = 5 };
-static const char pattern[] = "-00001-of-00001.gguf";
-_Static_assert(sizeof pattern - 1 == FO_SHARD_END_BYTES, "what a name ends in");
-enum { NO_AT = 1, N_AT = 10 };
-
-static bool digits(const char *s, uint32_t *ret) {
-    uint32_t v = 0;
-    for (int i = 0; i < DIGITS; i++) {
-        if (s[i] < '0' || s[i] > '9') return false;
-        v = v * 10 + (uint32_t)(s[i] - '0');
-    }
-    *ret = v;
-    return true;
-}
-
-bool fo_shard_name(const char *path, uint32_t *ret_no, uint32_t *ret_n) {
-    size_t len = strlen(path);
-    if (len < FO_SHARD_END_BYTES) return false;
-    const char *end = path + len - FO_SHARD_END_BYTES;
-    uint32_t no, n;
-    if (!digits(end + NO_AT, &no) || !digits(end + N_AT, &n) || no < 1 || no > n) return false;
-    for (size_t i = 0; i < FO_SHARD_END_BYTES; i++)
-        if ((i < NO_AT || i >= NO_AT + DIGITS) && (i < N_AT || i >= N_AT + DIGITS) && end[i] != pattern[i]) return false;
-    *ret_no = no - 1;
-    *ret_n = n;
-    return true;
-}
-
-char *fo_shard_path(const char *path, uint32_t no, uint32_t n) {
-    char *out;
-    return asprintf(&out, "%.*s-%05u-of-%05u.gguf", (int)(strlen(path) - FO_SHARD_END_BYTES), path, no + 1, n) < 0 ? NULL : out;
-}
 
 /* Nothing is opened before all are there: what is missing is said at once, and by its whole name. */
 static int all_there(const char *path, uint32_t n, struct fo_err *e) {
@@ -110,7 +78,7 @@ int fo_shards_open(const char *path, struct fo_gguf **ret, struct fo_err *e) {
     uint64_t n_tensors;
     uint32_t no, n;
     if (!fo_shard_name(path, &no, &n))
-        return (int)fo_fail(e, FO_EFORMAT, "%s is one of several files of a model (split.count), but its name does not end like %s, so the others cannot be found", path, pattern);
+        return (int)fo_fail(e, FO_EFORMAT, "%s is one of several files of a model (split.count), but its name does not end like %s, so the others cannot be found", path, FO_SHARD_END);
     if (n > FO_MAX_FILES) return (int)fo_fail_need(e, FO_ELIMIT, n, FO_MAX_FILES, "%s: a model of %u files, at most %d are read", path, n, FO_MAX_FILES);
     if (all_there(path, n, e) || open_shard(path, 0, n, &g, e)) return (int)e->code;
     int rc = fo_gguf_get_u64(g, "split.tensors.count", &n_tensors, e);

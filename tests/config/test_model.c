@@ -13,7 +13,7 @@
 #include "tests/support/alloc.h"
 
 static const char full[] =
-    "name: chat\naliases: [ a, \"1.10\" ]\nsource: { path: \"dir/quote\\\"back\\\\slash\xE2\x80\xA8.gguf\" }\nreplicas: [ [ s0 ], [ s1, s2 "
+    "name: chat\naliases: [ a, \"1.10\" ]\nsource: { path: \"dir/quote\\\"back\\\\slash\xE2\x80\xA8.gguf\", url: \"hf:o/r@v1/f.gguf\", sha256: \"0000000000000000000000000000000000000000000000000000000000000000\", mirrors: [ \"https://example.org/f.gguf?x=1&y\", \"http://10.0.0.1/f\" ] }\nreplicas: [ [ s0 ], [ s1, s2 "
     "], [ \"auto:2\" ] ]\n"
     "ctx_cap: 512\nmax_sessions: 7\nmax_concurrent: 3\nqueue: { depth: 0, timeout: 90s }\ndecode_stall: 1500ms\nspeculation: off\nkv: { type: q8_0 }\nstate: "
     "absent\npriority: 9\nmemory: trust\nsampling: { temperature: 0.7, top_p: 0.123456789, top_k: 40, min_p: 0, repeat_penalty: 1.00001, "
