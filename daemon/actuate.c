@@ -183,7 +183,7 @@ static void settle_end(struct pd_loader *l, struct pd_step *s, struct settle *t)
         usleep(LOOK_MS * 1000);
     }
     s->settled_ms = fo_now_ms() - start;
-    if (s->settled_ms >= LOOK_MS) pd_app_event(l->app, false, "settled", s->model, "the memory came back after %llu ms", (unsigned long long)s->settled_ms);
+    if (s->settled_ms >= LOOK_MS) pd_app_event(l->app, PD_EV_SETTLED, s->model, "the memory came back after %llu ms", (unsigned long long)s->settled_ms);
 }
 
 static uint32_t clip(uint64_t v) {
@@ -310,7 +310,7 @@ static void perform(struct pd_loader *l, struct pd_step *s) {
         if (s->code == FO_OK) s->code = load(l, s, &s->want, &s->err);
         if (s->code == FO_OK || !s->unloaded || atomic_load(&l->cancel)) break;
         if (load(l, s, &s->had, &again) == FO_OK) s->restored = true;
-        else pd_app_event(l->app, true, "rollback_failed", s->model, "%s", again.msg);
+        else pd_app_event(l->app, PD_EV_ROLLBACK_FAILED, s->model, "%s", again.msg);
         break;
     }
     s->took_ms = fo_now_ms() - start;

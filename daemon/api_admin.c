@@ -40,7 +40,8 @@ static bool asked_for(const struct pd_call *c, const char *key) {
 static bool ask(struct pd_app *app, struct pd_call *c, enum pd_ask_kind kind, const char *name, struct cf_model *spec, uint64_t *ret_seq) {
     struct fo_err e;
     struct pd_error x;
-    if (pd_app_ask(app, kind, name, spec, ret_seq, &e) == FO_OK) return true;
+    char who[PD_MAX_WHO];
+    if (pd_app_ask(app, kind, name, spec, pd_call_who(c, who, sizeof who), ret_seq, &e) == FO_OK) return true;
     pd_error_set(&x, e.code == FO_EBUSY ? PD_ERR_ADMIN_BUSY : PD_ERR_MEMORY, NULL, "%s.", e.msg);
     pd_error_reply(c, &x);
     return false;
@@ -183,8 +184,10 @@ static void add_counters(struct pd_app *app, const struct pd_view *v, const stru
 }
 
 static json_t *event_object(const struct pd_event *ev) {
-    json_t *o = json_pack("{s:I, s:I, s:s, s:s}", "seq", (json_int_t)ev->seq, "time", (json_int_t)ev->time, "event", ev->kind, "text", ev->text);
+    json_t *o = json_pack("{s:I, s:I, s:s, s:s}", "seq", (json_int_t)ev->seq, "time", (json_int_t)ev->time, "event", pd_event_kind(ev->id)->name, "text", ev->text);
     if (o && *ev->model) json_object_set_new(o, "model", json_string(ev->model));
+    if (o && *ev->who) json_object_set_new(o, "who", json_string(ev->who));
+    if (o && pd_event_kind(ev->id)->bad) json_object_set_new(o, "bad", json_true());
     return o;
 }
 

@@ -101,13 +101,14 @@ void pd_ask_free(struct pd_ask *a) {
     free(a);
 }
 
-static int queue_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, struct cf_model *spec, bool wake, uint64_t *ret_seq, struct fo_err *e) {
+static int queue_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, struct cf_model *spec, const char *who, bool wake, uint64_t *ret_seq, struct fo_err *e) {
     struct pd_ask *a = calloc(1, sizeof *a);
     if (!a) {
         cf_model_free(spec);
         return fo_fail(e, FO_ENOMEM, "no memory for the request");
     }
     *a = (struct pd_ask){ .kind = kind, .name = name ? strdup(name) : NULL, .spec = spec };
+    snprintf(a->who, sizeof a->who, "%s", who);
     if (name && !a->name) {
         pd_ask_free(a);
         return fo_fail(e, FO_ENOMEM, "no memory for the request");
@@ -130,8 +131,8 @@ static int queue_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name
     return FO_OK;
 }
 
-int pd_app_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, struct cf_model *spec, uint64_t *ret_seq, struct fo_err *e) {
-    return queue_ask(app, kind, name, spec, true, ret_seq, e);
+int pd_app_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, struct cf_model *spec, const char *who, uint64_t *ret_seq, struct fo_err *e) {
+    return queue_ask(app, kind, name, spec, who, true, ret_seq, e);
 }
 
 /* Unless it is queued already. */
@@ -142,7 +143,7 @@ static void queue_once(struct pd_app *app, enum pd_ask_kind kind, const char *na
     pthread_mutex_lock(&app->lock);
     for (const struct pd_ask *a = app->asks; a && !there; a = a->next) there = a->kind == kind && strcmp(a->name, name) == 0;
     pthread_mutex_unlock(&app->lock);
-    if (!there) (void)queue_ask(app, kind, name, NULL, wake, &seq, &ignored);
+    if (!there) (void)queue_ask(app, kind, name, NULL, "", wake, &seq, &ignored);
 }
 
 void pd_app_want(struct pd_app *app, const struct pd_entry *e) {
@@ -158,43 +159,6 @@ struct pd_ask *pd_app_take_asks(struct pd_app *app) {
     app->n_asks = 0;
     pthread_mutex_unlock(&app->lock);
     return list;
-}
-
-/* --- events --- */
-
-void pd_app_event(struct pd_app *app, bool bad, const char *kind, const char *model, const char *fmt, ...) {
-    struct pd_event ev = { .time = time(NULL) };
-    char name[160], text[448];
-    va_list ap;
-    va_start(ap, fmt);
-    vsnprintf(ev.text, sizeof ev.text, fmt, ap);
-    va_end(ap);
-    snprintf(ev.kind, sizeof ev.kind, "%s", kind);
-    snprintf(ev.model, sizeof ev.model, "%s", model ? model : "");
-    fo_text_defuse(ev.text);
-    enum fo_log_level level = bad ? FO_LOG_WARN : FO_LOG_INFO;
-    if (*ev.model) fo_log(level, "reconcile", "event=%s model=%s text=%s", kind, pd_log_quote(ev.model, name, sizeof name), pd_log_quote(ev.text, text, sizeof text));
-    else fo_log(level, "reconcile", "event=%s text=%s", kind, pd_log_quote(ev.text, text, sizeof text));
-    pthread_mutex_lock(&app->lock);
-    ev.seq = app->next_event++;
-    app->events[ev.seq % PD_MAX_EVENTS] = ev;
-    pthread_cond_broadcast(&app->changed);
-    pthread_mutex_unlock(&app->lock);
-}
-
-bool pd_app_next_event(struct pd_app *app, uint64_t after, const char *model, struct pd_event *ret) {
-    bool found = false;
-    pthread_mutex_lock(&app->lock);
-    uint64_t first = app->next_event > PD_MAX_EVENTS ? app->next_event - PD_MAX_EVENTS : 1;
-    if (after + 1 > first) first = after + 1;
-    for (uint64_t n = first; n < app->next_event && !found; n++) {
-        const struct pd_event *ev = &app->events[n % PD_MAX_EVENTS];
-        if (model && strcmp(ev->model, model) != 0) continue;
-        *ret = *ev;
-        found = true;
-    }
-    pthread_mutex_unlock(&app->lock);
-    return found;
 }
 
 /* --- words --- */

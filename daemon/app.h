@@ -9,6 +9,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/events.h"
+
 struct cf_facts;
 struct cf_manifest;
 struct cf_model;
@@ -83,16 +85,6 @@ struct pd_view {
     size_t n_refused, n_failing;
 };
 
-/* What happened, newest last, a bounded ring: for pages and for those who wait. */
-struct pd_event {
-    uint64_t seq;
-    int64_t time;    /* seconds since 1970 */
-    char kind[24];   /* "load_started", "load_done", "manifest_accepted", ... */
-    char model[128]; /* "" = the server */
-    char text[384];
-};
-enum { PD_MAX_EVENTS = 256 };
-
 enum pd_ask_kind { PD_ASK_LOOK, PD_ASK_WANT /* a request, for a model that is loaded on demand */, PD_ASK_USED /* one that has come to it */, PD_ASK_RELOAD, PD_ASK_LOAD, PD_ASK_UNLOAD, PD_ASK_PRUNE };
 struct pd_ask {
     struct pd_ask *next;
@@ -100,6 +92,7 @@ struct pd_ask {
     uint64_t seq;
     char *name;            /* WANT, USED, LOAD, UNLOAD */
     struct cf_model *spec; /* LOAD of an undeclared model: its keys (cf_model_free); else NULL */
+    char who[PD_MAX_WHO];  /* asks, for the log and the events; "" = the daemon itself */
 };
 enum { PD_MAX_ASKS = 1024 };
 
@@ -136,18 +129,13 @@ struct pd_view *pd_app_wait(struct pd_app *app, uint64_t seq, bool settled, uint
 void pd_app_publish(struct pd_app *app, struct pd_view *v);
 void pd_counted_manifest_put(struct pd_counted_manifest *m); /* NULL is allowed */
 
-/* Queues an ask and rings the bell; takes `spec` over in every case. FO_EBUSY when there are too many, FO_ENOMEM. Any thread. */
-int pd_app_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, struct cf_model *spec, uint64_t *ret_seq, struct fo_err *e);
+/* Queues an ask and rings the bell; takes `spec` over in every case. `who` asks (pd_call_who). FO_EBUSY when there are too many, FO_ENOMEM. Any thread. */
+int pd_app_ask(struct pd_app *app, enum pd_ask_kind kind, const char *name, struct cf_model *spec, const char *who, uint64_t *ret_seq, struct fo_err *e);
 /* Asks for the load of a model that is declared on_demand and does not serve: many at once are one, and what is known already wakes nobody. Any thread. */
 void pd_app_want(struct pd_app *app, const struct pd_entry *e);
 /* The main thread's: takes all asks. Free each with pd_ask_free. */
 struct pd_ask *pd_app_take_asks(struct pd_app *app);
 void pd_ask_free(struct pd_ask *a);
-
-/* Notes an event, logs it, and wakes who waits. `next` says what happens next, or NULL. */
-void pd_app_event(struct pd_app *app, bool bad, const char *kind, const char *model, const char *fmt, ...) __attribute__((format(printf, 5, 6)));
-/* Copies the oldest event newer than `after` (of `model` only, unless NULL) to *ret; false = there is none. Any thread. */
-bool pd_app_next_event(struct pd_app *app, uint64_t after, const char *model, struct pd_event *ret);
 
 /* "waiting", "loading", "ready", ...: as /v1/models says it. */
 const char *pd_model_state_name(enum pd_model_state s);

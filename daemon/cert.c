@@ -106,7 +106,7 @@ static void accept(struct pd_app *app, bool is_new) {
     strftime(until, sizeof until, "%Y-%m-%d %H:%M UTC", gmtime_r(&c->about.until, &tm));
     c->state = (struct pd_file_state){ .ok = !over, .reason = over ? "Expired" : "Accepted" };
     snprintf(c->state.message, sizeof c->state.message, "%.150s, %s %s", c->about.subject, over ? "expired at" : "valid until", until);
-    if (is_new || over != was_over) pd_app_event(app, over, over ? "tls_expired" : "tls_accepted", NULL, "%.150s: %s", c->paths[0], c->state.message);
+    if (is_new || over != was_over) pd_app_event(app, over ? PD_EV_TLS_EXPIRED : PD_EV_TLS_ACCEPTED, NULL, "%.150s: %s", c->paths[0], c->state.message);
 }
 
 static void refuse(struct pd_app *app, const char *why) {
@@ -115,7 +115,7 @@ static void refuse(struct pd_app *app, const char *why) {
     memcpy(before, c->state.message, sizeof before);
     c->state = (struct pd_file_state){ .reason = "Refused" };
     snprintf(c->state.message, sizeof c->state.message, "%.320s; the certificate before stays in force", why);
-    if (strcmp(before, c->state.message) != 0) pd_app_event(app, true, "tls_refused", NULL, "%s", c->state.message);
+    if (strcmp(before, c->state.message) != 0) pd_app_event(app, PD_EV_TLS_REFUSED, NULL, "%s", c->state.message);
 }
 
 bool pd_cert_look(struct pd_app *app, bool now) {

@@ -121,7 +121,7 @@ static bool refuse_file(struct pd_app *app, const char *why) {
     g->state = (struct pd_file_state){ .reason = "Refused" };
     snprintf(g->state.message, sizeof g->state.message, "%.300s; %s", why, g->rules->keys ? "the keys before stay in force" : "nobody is let in until it is repaired");
     if (!was.ok && strcmp(was.message, g->state.message) == 0) return false;
-    pd_app_event(app, true, "keys_refused", NULL, "%s", g->state.message);
+    pd_app_event(app, PD_EV_KEYS_REFUSED, NULL, "%s", g->state.message);
     return true;
 }
 
@@ -152,7 +152,7 @@ static bool read_file(struct pd_app *app) {
     g->open = open;
     g->state = (struct pd_file_state){ .ok = true, .reason = "Accepted" };
     snprintf(g->state.message, sizeof g->state.message, "%zu key%s%s", n, n == 1 ? "" : "s", open ? "; others than the file's owner may read or write it: chmod 600" : "");
-    pd_app_event(app, open, "keys_accepted", NULL, "%.200s: %s", g->path, g->state.message);
+    pd_app_event(app, open ? PD_EV_KEYS_EXPOSED : PD_EV_KEYS_ACCEPTED, NULL, "%.200s: %s", g->path, g->state.message);
     return true;
 }
 

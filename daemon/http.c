@@ -255,6 +255,15 @@ const char *pd_call_own_address(const struct pd_call *call, char out[46]) {
     return address_text(&own, out);
 }
 
+const char *pd_call_who(const struct pd_call *call, char *out, size_t size) {
+    struct ucred peer;
+    socklen_t len = sizeof peer;
+    if (*call->note.key) snprintf(out, size, "key %s", call->note.key);
+    else if (call->from == PD_FROM_UNIX && getsockopt(call->conn->wire.fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) == 0) snprintf(out, size, "uid %u, pid %d", (unsigned)peer.uid, (int)peer.pid);
+    else snprintf(out, size, "%s", call->from == PD_FROM_LOOPBACK ? "loopback" : call->client);
+    return out;
+}
+
 static void call_init(struct pd_call *call, struct pd_conn *c) {
     *call = (struct pd_call){ .conn = c, .body = "" };
     bool file = c->peer.ss_family == AF_UNIX;

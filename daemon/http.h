@@ -130,6 +130,9 @@ void pd_stream_cut(struct pd_call *c);
 /* The address that the client connected to, without the port, as "127.0.0.1" or "::1"; "" when there is none. Returns out. */
 const char *pd_call_own_address(const struct pd_call *c, char out[46]);
 
+/* Who asks, for the log: "key alice", "uid 0, pid 71" of the Unix socket for administration, "loopback", or the address. Returns out. */
+const char *pd_call_who(const struct pd_call *c, char *out, size_t size);
+
 /* Whether the client has closed its side: nobody waits for the answer, and none will be sent. A client that only closes its sending
  * side counts as gone; no OpenAI client does that. No waiting. */
 bool pd_client_gone(struct pd_call *c);

@@ -1,12 +1,17 @@
 /* One line per event. Under systemd (JOURNAL_STREAM is set) a line starts with the journal's priority and has no time, because
- * the journal keeps its own; elsewhere it starts with UTC time. */
+ * the journal keeps its own; elsewhere it starts with UTC time. A line with fields goes to the journal's own socket instead of stderr, since
+ * a stream carries text alone; when that fails, stderr has it as any line. */
 #include "daemon/log.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "daemon/notify.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/log.h"
 
@@ -81,7 +86,10 @@ bool pd_log_format(const char *word, bool *ret_json) {
 
 static struct {
     bool journal, json;
+    bool native; /* stderr is the journal's stream, not only its successor's */
 } form;
+
+static _Thread_local const struct pd_log_fields *at_hand; /* of the line that this thread is writing */
 
 static void sink(void *ctx, enum fo_log_level level, const char *area, const char *line) {
     struct timespec now;
@@ -91,22 +99,41 @@ static void sink(void *ctx, enum fo_log_level level, const char *area, const cha
     clock_gettime(CLOCK_REALTIME, &now);
     size_t n = form.journal || !gmtime_r(&now.tv_sec, &tm) ? 0 : strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%S", &tm);
     if (n) snprintf(when + n, sizeof when - n, ".%03ldZ", now.tv_nsec / 1000000);
-    if (form.journal) fprintf(stderr, "<%d>", levels[level].priority);
-    if (form.json) {
-        struct fo_buf out;
-        fo_buf_init(&out, 16 * 1024); /* what 2,000 bytes can become at most */
-        pd_log_json(when, levels[level].name, area, line, &out);
-        fprintf(stderr, "%s\n", out.failed ? "{\"text\":\"no memory for a line of the log\"}" : fo_buf_str(&out));
-        fo_buf_done(&out);
-    } else {
-        fprintf(stderr, "%s%s%slevel=%s area=%s %s\n", n ? "time=" : "", when, n ? " " : "", levels[level].name, area, line);
+    struct fo_buf out;
+    fo_buf_init(&out, 16 * 1024); /* what 2,000 bytes can become at most */
+    if (form.json) pd_log_json(when, levels[level].name, area, line, &out);
+    else fo_buf_printf(&out, "%s%s%slevel=%s area=%s %s", n ? "time=" : "", when, n ? " " : "", levels[level].name, area, line);
+    const char *text = out.failed ? "{\"text\":\"no memory for a line of the log\"}" : fo_buf_str(&out);
+    if (!(form.native && at_hand && pd_notify_journal(levels[level].priority, text, at_hand))) {
+        if (form.journal) fprintf(stderr, "<%d>", levels[level].priority);
+        fprintf(stderr, "%s\n", text);
     }
+    fo_buf_done(&out);
+}
+
+/* Whether stderr is the stream that JOURNAL_STREAM ("device:inode") names: a child of a service may have it elsewhere. */
+static bool is_stream(const char *named) {
+    unsigned long long dev, ino;
+    struct stat st;
+    return named && sscanf(named, "%llu:%llu", &dev, &ino) == 2 && fstat(STDERR_FILENO, &st) == 0 && st.st_dev == dev && st.st_ino == ino;
 }
 
 void pd_log_open(const char *debug_areas, bool json) {
     form.journal = getenv("JOURNAL_STREAM") != NULL;
+    form.native = is_stream(getenv("JOURNAL_STREAM"));
     form.json = json;
     fo_log_set(sink, NULL, debug_areas);
+}
+
+void pd_log_with(const struct pd_log_fields *fields, enum fo_log_level level, const char *area, const char *fmt, ...) {
+    char line[2001];
+    va_list ap;
+    va_start(ap, fmt);
+    vsnprintf(line, sizeof line, fmt, ap);
+    va_end(ap);
+    at_hand = fields;
+    fo_log(level, area, "%s", line);
+    at_hand = NULL;
 }
 
 const char *pd_log_quote(const char *s, char *out, size_t size) {

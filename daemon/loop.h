@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "daemon/events.h"
 #include "daemon/reconcile.h"
 #include "daemon/world.h"
 
@@ -21,6 +22,7 @@ struct pd_loop {
     struct pd_loader *loader;
     struct pd_step *step; /* at work; its results are the loader's until it is taken back */
     int signals, done_bell;
+    char signalled[PD_MAX_WHO]; /* who sent the last signal */
 
     struct pd_counted_manifest *manifest;
     struct pd_counted_manifest *started; /* the first one: what needs a restart is measured by it */

@@ -5,10 +5,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/uio.h>
 #include <systemd/sd-daemon.h>
+#define SD_JOURNAL_SUPPRESS_LOCATION /* it would be this file's, for all */
+#include <systemd/sd-journal.h>
 #include <time.h>
 
 #include "daemon/listen.h"
+#include "daemon/log.h"
+#include "foundry/base/buf.h"
 #include "foundry/base/clock.h"
 #include "foundry/base/err.h"
 #include "foundry/base/log.h"
@@ -30,6 +35,30 @@ void pd_notify_status(const char *fmt, ...) {
     for (char *p = text; *p; p++)
         if (*p == '\n') *p = ' '; /* a newline would start another assignment */
     sd_notifyf(0, "STATUS=%s", text);
+}
+
+bool pd_notify_journal(int priority, const char *text, const struct pd_log_fields *f) {
+    enum { FIELD_BYTES = 160 };
+    const struct {
+        const char *name, *value;
+    } rows[] = { { "MESSAGE_ID", f->message_id }, { "PANTHEON_EVENT", f->event }, { "PANTHEON_MODEL", f->model }, { "PANTHEON_WHO", f->who } };
+    char fields[sizeof rows / sizeof *rows][FIELD_BYTES], level[16];
+    struct fo_buf message;
+    struct iovec v[sizeof rows / sizeof *rows + 2];
+    int n = 0;
+    fo_buf_init(&message, 32 * 1024);
+    fo_buf_printf(&message, "MESSAGE=%s", text);
+    snprintf(level, sizeof level, "PRIORITY=%d", priority);
+    v[n++] = (struct iovec){ message.data, message.len };
+    v[n++] = (struct iovec){ level, strlen(level) };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        if (!*rows[i].value) continue;
+        snprintf(fields[i], sizeof fields[i], "%s=%s", rows[i].name, rows[i].value);
+        v[n++] = (struct iovec){ fields[i], strlen(fields[i]) };
+    }
+    bool ok = !message.failed && sd_journal_sendv(v, n) == 0;
+    fo_buf_done(&message);
+    return ok;
 }
 
 void pd_notify_extend(unsigned long long usec) {

@@ -1,9 +1,11 @@
-/* What systemd is told (sd_notify), and the sockets that come from it (sd_listen_fds): the only user of libsystemd. Without
+/* What systemd is told (sd_notify) and its journal, and the sockets that come from it (sd_listen_fds): the only user of libsystemd. Without
  * NOTIFY_SOCKET every call of the first kind does nothing. Any thread. */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 struct fo_err;
+struct pd_log_fields;
 struct pd_passed;
 
 void pd_notify_ready(void);
@@ -16,6 +18,9 @@ void pd_notify_reloading(void);
 /* The watchdog's interval, 0 = there is none; and its food. */
 uint64_t pd_notify_watchdog_ms(void);
 void pd_notify_watchdog(void);
+
+/* An entry of the journal's own kind, with its priority, its text and fields (those that are "" are left out); false = it could not be sent. */
+bool pd_notify_journal(int priority, const char *text, const struct pd_log_fields *fields);
 
 /* The sockets that a socket unit opened for this process; *ret has none when there is no such unit. Takes the variables that tell of them
  * out of the environment, also when they were for another process. FO_EINVAL when what they say cannot be. Before other threads exist. */

@@ -52,7 +52,7 @@ static bool judge(struct pd_app *app, const char *where, struct pn_pressure *p, 
     char total[16], available[16], stalls[96] = "";
     if (!pn_pressure_take(p, t, r, now_ms)) return false;
     if (r->psi_some > 0) snprintf(stalls, sizeof stalls, "; some tasks waited for memory %.1f%% of the time, all %.1f%%", r->psi_some, r->psi_full);
-    pd_app_event(app, p->level > before, "memory_pressure", NULL, "%s: %s, was %s: %.1f%% in use, %s of %s available%s", where, pn_level_name(p->level), pn_level_name(before), pn_reading_use(r),
+    pd_app_event(app, p->level > before ? PD_EV_MEMORY_PRESSURE : PD_EV_MEMORY_RELIEVED, NULL, "%s: %s, was %s: %.1f%% in use, %s of %s available%s", where, pn_level_name(p->level), pn_level_name(before), pn_reading_use(r),
                  fo_format_bytes(r->available, available, sizeof available), fo_format_bytes(r->total, total, sizeof total), stalls);
     return true;
 }
@@ -73,8 +73,8 @@ static enum pn_level level_of(struct pd_world *w, const struct pd_instance *inst
 /* The rungs between two levels, in the order in which they are applied or undone. */
 static void say_rungs(struct pd_app *app, const char *model, enum pn_level from, enum pn_level to) {
     size_t is = pn_rungs_at_level(to);
-    for (size_t n = pn_rungs_at_level(from); n < is; n++) pd_app_event(app, true, "rung_applied", model, "%s: %s", pn_rung_at(n)->name, pn_rung_at(n)->what);
-    for (size_t n = pn_rungs_at_level(from); n > is; n--) pd_app_event(app, false, "rung_undone", model, "%s", pn_rung_at(n - 1)->name);
+    for (size_t n = pn_rungs_at_level(from); n < is; n++) pd_app_event(app, PD_EV_RUNG_APPLIED, model, "%s: %s", pn_rung_at(n)->name, pn_rung_at(n)->what);
+    for (size_t n = pn_rungs_at_level(from); n > is; n--) pd_app_event(app, PD_EV_RUNG_UNDONE, model, "%s", pn_rung_at(n - 1)->name);
 }
 
 /* Tells each copy that serves; `room` is all copies'. */

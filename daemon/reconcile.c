@@ -65,7 +65,7 @@ static void say_refusals(struct pd_loop *l, const struct pd_view *before, const 
         bool refused = e->state == PD_MODEL_REFUSED || strcmp(e->conditions[PD_C_READY].reason, "FileNotUsable") == 0, same = false;
         for (size_t k = 0; before && k < before->n && !same; k++)
             same = strcmp(before->entries[k].decl->name, e->decl->name) == 0 && before->entries[k].state == e->state && strcmp(before->entries[k].reason, e->reason) == 0;
-        if (refused && !same) pd_app_event(l->app, true, "model_refused", e->decl->name, "%s", e->reason);
+        if (refused && !same) pd_app_event(l->app, PD_EV_MODEL_REFUSED, e->decl->name, "%s", e->reason);
     }
 }
 
@@ -180,8 +180,8 @@ static void look(struct pd_loop *l, bool *ret_changed) {
     pd_facts_look(w, l->app->engine, ret_changed);
     for (size_t i = 0; i < n; i++) {
         if (was_lost[i] == w->dies[i].lost) continue;
-        if (w->dies[i].lost) pd_app_event(l->app, true, "die_lost", NULL, "%s: %s", w->dies[i].name, w->dies[i].reason);
-        else pd_app_event(l->app, false, "die_back", NULL, "die %s answers again", w->dies[i].name);
+        if (w->dies[i].lost) pd_app_event(l->app, PD_EV_DIE_LOST, NULL, "%s: %s", w->dies[i].name, w->dies[i].reason);
+        else pd_app_event(l->app, PD_EV_DIE_BACK, NULL, "die %s answers again", w->dies[i].name);
     }
     for (size_t i = 0; i < w->n_instances; i++) {
         struct pd_instance *inst = w->instances[i];
@@ -206,7 +206,7 @@ static void keep_manifest(struct pd_loop *l) {
     struct fo_err e;
     if (!l->opts.config || !l->opts.state_dir) return;
     if (pd_source_keep(l->opts.state_dir, l->opts.config, l->text, l->len, l->manifest->generation, &e))
-        pd_app_event(l->app, true, "manifest_not_kept", NULL, "%s; it serves, but a restart with a bad file would have no copy of it", e.msg);
+        pd_app_event(l->app, PD_EV_MANIFEST_NOT_KEPT, NULL, "%s; it serves, but a restart with a bad file would have no copy of it", e.msg);
 }
 
 /* What was refused: the manifest in force stays. */
@@ -219,7 +219,7 @@ static void refuse_manifest(struct pd_loop *l, const char *report) {
         fo_log(FO_LOG_ERROR, "reconcile", "%.*s", (int)n, p);
         p += n + (p[n] == '\n');
     }
-    pd_app_event(l->app, true, "manifest_refused", NULL, "%.*s; the manifest before stays in force", (int)strcspn(report, "\n"), report);
+    pd_app_event(l->app, PD_EV_MANIFEST_REFUSED, NULL, "%.*s; the manifest before stays in force", (int)strcspn(report, "\n"), report);
 }
 
 /* Connections are file descriptors: asks for as many as the limits name. Returns how many there may be, so that some are left for files. */
@@ -317,7 +317,7 @@ static bool accept_manifest(struct pd_loop *l, struct pd_reading *r, uint64_t ge
 static void reload(struct pd_loop *l) {
     struct pd_reading r;
     if (!l->opts.config) {
-        pd_app_event(l->app, true, "reload_ignored", NULL, "the models were given on the command line: there is no manifest to read again");
+        pd_app_event(l->app, PD_EV_RELOAD_IGNORED, NULL, "the models were given on the command line: there is no manifest to read again");
         return;
     }
     if (l->first_pass_over) pd_notify_reloading();
@@ -329,12 +329,12 @@ static void reload(struct pd_loop *l) {
         set_report(l, NULL);
         pd_gate_look(l->app, true);
         pd_cert_look(l->app, true);
-        pd_app_event(l->app, false, "manifest_unchanged", NULL, "generation %llu", (unsigned long long)l->manifest->generation);
+        pd_app_event(l->app, PD_EV_MANIFEST_UNCHANGED, NULL, "generation %llu", (unsigned long long)l->manifest->generation);
     } else if (accept_manifest(l, &r, l->manifest->generation + 1)) {
         l->manifest_ok = true;
         l->from_kept = false;
         set_report(l, NULL);
-        pd_app_event(l->app, false, "manifest_accepted", NULL, "generation %llu, %zu models", (unsigned long long)l->manifest->generation, l->manifest->m->n_models);
+        pd_app_event(l->app, PD_EV_MANIFEST_ACCEPTED, NULL, "generation %llu, %zu models", (unsigned long long)l->manifest->generation, l->manifest->m->n_models);
         keep_manifest(l);
     }
     pd_reading_done(&r);
@@ -377,6 +377,7 @@ static void take_asks(struct pd_loop *l) {
             if (h) use(l, h);
             break;
         case PD_ASK_RELOAD: /* many at once are one: the file is read after all that was asked */
+            pd_app_event_by(l->app, PD_EV_ADMIN_RELOAD, NULL, a->who, "asked for over the admin API");
             read_again = true;
             break;
         case PD_ASK_LOAD:
@@ -389,15 +390,16 @@ static void take_asks(struct pd_loop *l) {
                 h->ad_hoc = a->spec;
                 a->spec = NULL;
             }
-            pd_app_event(l->app, false, "admin_load", a->name, "asked for over the admin API");
+            pd_app_event_by(l->app, PD_EV_ADMIN_LOAD, a->name, a->who, "asked for over the admin API");
             break;
         case PD_ASK_UNLOAD:
             if (!h) break;
             h->admin_unloaded = is_declared(l, a->name);
             forget_wishes(l, a->name);
-            pd_app_event(l->app, false, "admin_unload", a->name, h->admin_unloaded ? "held until it is loaded over the admin API or a new manifest comes" : "asked for over the admin API");
+            pd_app_event_by(l->app, PD_EV_ADMIN_UNLOAD, a->name, a->who, h->admin_unloaded ? "held until it is loaded over the admin API or a new manifest comes" : "asked for over the admin API");
             break;
         case PD_ASK_PRUNE:
+            pd_app_event_by(l->app, PD_EV_ADMIN_PRUNE, NULL, a->who, "asked for over the admin API");
             forget_wishes(l, NULL);
             break;
         }
@@ -549,7 +551,7 @@ static void extend(struct pd_loop *l) {
 
 /* --- signals and stopping --- */
 
-/* Waits up to timeout_ms for a signal (returned), the loader, or an ask; 0 = no signal. */
+/* Waits up to timeout_ms for a signal (returned, and who sent it in l->signalled), the loader, or an ask; 0 = no signal. */
 static int wait_event(struct pd_loop *l, int timeout_ms) {
     struct pollfd p[3] = { { .fd = l->signals, .events = POLLIN }, { .fd = l->done_bell, .events = POLLIN }, { .fd = l->app->bell, .events = POLLIN } };
     struct signalfd_siginfo si;
@@ -561,6 +563,7 @@ static int wait_event(struct pd_loop *l, int timeout_ms) {
     }
     if (p[2].revents && read(l->app->bell, &n, sizeof n) == sizeof n) l->next_look_ms = 0;
     if (!p[0].revents || read(l->signals, &si, sizeof si) != (ssize_t)sizeof si) return 0;
+    snprintf(l->signalled, sizeof l->signalled, "uid %u, pid %u", si.ssi_uid, si.ssi_pid);
     return (int)si.ssi_signo;
 }
 
@@ -620,10 +623,11 @@ bool pd_loop_run(struct pd_loop *l) {
         extend(l);
         int sig = wait_event(l, next_timeout(l));
         if (sig == SIGHUP) {
+            pd_app_event_by(l->app, PD_EV_ADMIN_RELOAD, NULL, l->signalled, "asked for by a signal (SIGHUP)");
             reload(l);
             l->next_look_ms = 0;
         } else if (sig == SIGTERM || sig == SIGINT) {
-            fo_log(FO_LOG_INFO, "serve", "event=stopping signal=%s", sig == SIGTERM ? "SIGTERM" : "SIGINT");
+            fo_log(FO_LOG_INFO, "serve", "event=stopping signal=%s who=\"%s\"", sig == SIGTERM ? "SIGTERM" : "SIGINT", l->signalled);
             break;
         }
     }
@@ -669,7 +673,7 @@ int pd_loop_new(struct pd_app *app, struct pd_reading *r, uint64_t generation, c
         l->manifest_ok = false;
         l->from_kept = true;
         set_report(l, bad_report);
-        pd_app_event(app, true, "manifest_kept_serves", NULL, "THE MANIFEST IS BAD; the last accepted one (generation %llu) serves: %.*s", (unsigned long long)generation,
+        pd_app_event(app, PD_EV_MANIFEST_KEPT_SERVES, NULL, "THE MANIFEST IS BAD; the last accepted one (generation %llu) serves: %.*s", (unsigned long long)generation,
                      (int)strcspn(bad_report, "\n"), bad_report);
     } else {
         keep_manifest(l);

@@ -312,8 +312,8 @@ void pd_sessions_save(struct pd_app *app, struct pn_served *s, uint64_t deadline
             if (e.code != FO_ENOENT && e.code != FO_ENOMEM) rc = (int)e.code; /* the next would fare no better */
         }
     }
-    if (saved == n) pd_app_event(app, false, "sessions_saved", model, "%zu, %s, in %llu ms", n, fo_format_bytes(bytes, size, sizeof size), (unsigned long long)(fo_now_ms() - start));
-    else pd_app_event(app, true, "sessions_not_saved", model, "%zu of %zu: %s", n - saved, n, why.msg);
+    if (saved == n) pd_app_event(app, PD_EV_SESSIONS_SAVED, model, "%zu, %s, in %llu ms", n, fo_format_bytes(bytes, size, sizeof size), (unsigned long long)(fo_now_ms() - start));
+    else pd_app_event(app, PD_EV_SESSIONS_NOT_SAVED, model, "%zu of %zu: %s", n - saved, n, why.msg);
     pn_texts_free(texts, n);
 }
 
@@ -403,7 +403,7 @@ void pd_sessions_restore(struct pd_app *app, struct pn_served *s, bool wants) {
     prefix[MODEL_DIGITS] = '-';
     if (find_folder(app, &d, &e) || access(d.path, F_OK) != 0) return; /* nothing was ever saved */
     if (check_folder(&d, &e) || look(&d, prefix, &all, &e)) {
-        pd_app_event(app, true, "sessions_not_restored", model, "%s", e.msg);
+        pd_app_event(app, PD_EV_SESSIONS_NOT_RESTORED, model, "%s", e.msg);
         return;
     }
     while (n < all.n && bytes + all.list[n].bytes <= info->kv_bytes + info->kv_bytes / 8 && bytes + all.list[n].bytes <= RESTORE_BYTES) bytes += all.list[n++].bytes;
@@ -412,11 +412,11 @@ void pd_sessions_restore(struct pd_app *app, struct pn_served *s, bool wants) {
         int rc = restore_one(path, s, &e);
         restored += rc == FO_OK;
         if (rc != FO_EUNSUPPORTED && rc != FO_EFORMAT) continue; /* else it is of no use any more */
-        pd_app_event(app, rc == FO_EFORMAT, "session_dropped", model, "%s", e.msg);
+        pd_app_event(app, rc == FO_EFORMAT ? PD_EV_SESSION_DROPPED : PD_EV_SESSION_OUTDATED, model, "%s", e.msg);
         drop_file(&d, all.list[i].name);
         gone++;
     }
-    if (all.n > 0) pd_app_event(app, false, "sessions_restored", model, "%zu of %zu in %llu ms, %zu dropped", restored, all.n, (unsigned long long)(fo_now_ms() - start), gone);
+    if (all.n > 0) pd_app_event(app, PD_EV_SESSIONS_RESTORED, model, "%zu of %zu in %llu ms, %zu dropped", restored, all.n, (unsigned long long)(fo_now_ms() - start), gone);
     free(all.list);
 }
 

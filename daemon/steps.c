@@ -36,7 +36,7 @@ void pd_note_failure(struct pd_loop *l, const char *name, const char *why) {
     h->retry_at_ms = fo_now_ms() + wait;
     h->load_failures++;
     snprintf(h->last_error, sizeof h->last_error, "%s", why);
-    pd_app_event(l->app, true, "model_failed", name, "%.300s; next try in %s", why, fo_format_ms(wait, text, sizeof text));
+    pd_app_event(l->app, PD_EV_MODEL_FAILED, name, "%.300s; next try in %s", why, fo_format_ms(wait, text, sizeof text));
 }
 
 /* --- measuring --- */
@@ -195,9 +195,9 @@ int pd_start_step(struct pd_loop *l, const struct cf_step *p, struct fo_err *e) 
     enum cf_instance_state before = inst->state;
     inst->ad_hoc = p->kind == CF_STEP_UNLOAD ? inst->ad_hoc : p->ad_hoc;
     if (p->kind != CF_STEP_LOAD && before != CF_I_FAILED) inst->state = CF_I_DRAINING;
-    static const char *const words[] = { [CF_STEP_UNLOAD] = "unload_started", [CF_STEP_LOAD] = "load_started", [CF_STEP_RELOAD] = "reload_started" };
-    if (p->trusted) pd_app_event(l->app, true, "gate_overridden", p->model, "memory: trust; %s", p->why);
-    pd_app_event(l->app, false, words[p->kind], p->model, "on %s: %s", dies, p->why);
+    static const enum pd_event_id started[] = { [CF_STEP_UNLOAD] = PD_EV_UNLOAD_STARTED, [CF_STEP_LOAD] = PD_EV_LOAD_STARTED, [CF_STEP_RELOAD] = PD_EV_RELOAD_STARTED };
+    if (p->trusted) pd_app_event(l->app, PD_EV_GATE_OVERRIDDEN, p->model, "memory: trust; %s", p->why);
+    pd_app_event(l->app, started[p->kind], p->model, "on %s: %s", dies, p->why);
     if (begin(l, s)) return FO_OK;
     inst->state = before;
     if (p->kind == CF_STEP_LOAD) pd_world_remove(&l->world, inst);
@@ -217,7 +217,7 @@ int pd_set_live(struct pd_loop *l, const struct cf_step *p, struct fo_err *e) {
     cf_model_free(inst->spec);
     inst->spec = spec;
     inst->ad_hoc = p->ad_hoc;
-    pd_app_event(l->app, false, "changed", p->model, "%s", p->why);
+    pd_app_event(l->app, PD_EV_CHANGED, p->model, "%s", p->why);
     return FO_OK;
 }
 
@@ -310,7 +310,7 @@ static void loaded(struct pd_loop *l, struct pd_instance *inst, const struct pd_
     }
     log_loaded(l, s);
     look_at_chat(l, inst);
-    pd_app_event(l->app, false, s->kind == PD_STEP_RELOAD ? "reload_done" : "load_done", s->model, "after %s", fo_format_ms(s->took_ms, text, sizeof text));
+    pd_app_event(l->app, s->kind == PD_STEP_RELOAD ? PD_EV_RELOAD_DONE : PD_EV_LOAD_DONE, s->model, "after %s", fo_format_ms(s->took_ms, text, sizeof text));
 }
 
 void pd_finish_step(struct pd_loop *l) {
@@ -334,7 +334,7 @@ void pd_finish_step(struct pd_loop *l) {
         break;
     case PD_STEP_UNLOAD:
         pd_world_remove(&l->world, inst);
-        pd_app_event(l->app, false, "unload_done", s->model, "after %s", fo_format_ms(s->took_ms, text, sizeof text));
+        pd_app_event(l->app, PD_EV_UNLOAD_DONE, s->model, "after %s", fo_format_ms(s->took_ms, text, sizeof text));
         break;
     case PD_STEP_RELOAD:
         if (s->code == FO_OK && adopt(inst, &s->want, &e) == FO_OK) {
@@ -345,7 +345,7 @@ void pd_finish_step(struct pd_loop *l) {
         } else {
             now_serves(inst, inst->generation);
             pd_note_failure(l, s->model, s->err.msg);
-            pd_app_event(l->app, true, "rolled_back", s->model, "the old form serves%s", s->unloaded ? " again" : " on");
+            pd_app_event(l->app, PD_EV_ROLLED_BACK, s->model, "the old form serves%s", s->unloaded ? " again" : " on");
         }
         break;
     }

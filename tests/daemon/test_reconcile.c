@@ -653,11 +653,11 @@ static void asks_come_in_order_and_are_bounded(void **state) {
     uint64_t seq, last = 0;
     assert_int_equal(pd_app_init(&app, &e), FO_OK);
     for (int i = 0; i < PD_MAX_ASKS; i++) {
-        assert_int_equal(pd_app_ask(&app, i % 2 ? PD_ASK_UNLOAD : PD_ASK_LOOK, i % 2 ? "m" : NULL, NULL, &seq, &e), FO_OK);
+        assert_int_equal(pd_app_ask(&app, i % 2 ? PD_ASK_UNLOAD : PD_ASK_LOOK, i % 2 ? "m" : NULL, NULL, "", &seq, &e), FO_OK);
         assert_true(seq > last);
         last = seq;
     }
-    assert_int_equal(pd_app_ask(&app, PD_ASK_LOOK, NULL, NULL, &seq, &e), FO_EBUSY);
+    assert_int_equal(pd_app_ask(&app, PD_ASK_LOOK, NULL, NULL, "", &seq, &e), FO_EBUSY);
     int n = 0;
     for (struct pd_ask *a = pd_app_take_asks(&app), *next; a; a = next, n++) {
         next = a->next;
@@ -667,29 +667,11 @@ static void asks_come_in_order_and_are_bounded(void **state) {
     assert_null(pd_app_take_asks(&app));
     for (long k = 1;; k++) {
         test_fail_alloc(k);
-        int code = pd_app_ask(&app, PD_ASK_UNLOAD, "m", NULL, &seq, &e);
+        int code = pd_app_ask(&app, PD_ASK_UNLOAD, "m", NULL, "", &seq, &e);
         if (!test_alloc_failed()) break;
         assert_int_equal(code, FO_ENOMEM);
     }
     pd_app_done(&app); /* frees the one that waits */
-}
-
-static void the_ring_of_events_keeps_the_newest(void **state) {
-    (void)state;
-    struct pd_app app;
-    struct fo_err e;
-    struct pd_event ev;
-    assert_int_equal(pd_app_init(&app, &e), FO_OK);
-    assert_false(pd_app_next_event(&app, 0, NULL, &ev));
-    for (int i = 1; i <= PD_MAX_EVENTS + 10; i++) pd_app_event(&app, false, "step", i % 2 ? "odd" : "even", "number %d", i);
-    assert_true(pd_app_next_event(&app, 0, NULL, &ev));
-    assert_int_equal(ev.seq, 11);
-    assert_true(pd_app_next_event(&app, 11, "odd", &ev));
-    assert_string_equal(ev.text, "number 13");
-    assert_true(pd_app_next_event(&app, PD_MAX_EVENTS + 9, NULL, &ev));
-    assert_string_equal(ev.text, "number 266");
-    assert_false(pd_app_next_event(&app, PD_MAX_EVENTS + 10, NULL, &ev));
-    pd_app_done(&app);
 }
 
 int main(void) {
@@ -707,7 +689,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(an_estimate_is_stale_when_its_file_is_another, make_folder, remove_folder),
         cmocka_unit_test(one_who_waits_is_woken_by_the_view_it_waits_for),
         cmocka_unit_test(asks_come_in_order_and_are_bounded),
-        cmocka_unit_test(the_ring_of_events_keeps_the_newest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -167,7 +167,7 @@ def test_keys_come_and_go_with_the_manifest(models, start, tmp_path):
     d.signal(signal.SIGHUP)
     wait_for(lambda: d.get("/v1/models", headers=bearer(SECRET)).status == 200, 5)
     wait_for(lambda: "chmod 600" in keys_valid(d)[2], 5)
-    assert re.search(r"level=warn area=reconcile event=keys_accepted", d.log)
+    assert re.search(r"level=warn area=reconcile event=keys_exposed", d.log)
     d.write(manifest(("tiny", models["tiny"])))
     admin(d, "/admin/reconcile?wait=1", "POST")
     assert d.get("/v1/models").status == 200 and keys_valid(d)[1] == "NotConfigured"

@@ -260,7 +260,7 @@ def test_sessions_survive_the_daemon(start, models):
     # other settings: dropped, and said so
     d2.stop()
     d3 = start(manifest(("m", models["slow"], "max_sessions: 4\nsave_on_unload: true\nkv: { type: q8_0 }")), env={"STATE_DIRECTORY": str(d.state)})
-    assert told(d3, "session_dropped") and not kept(d)
+    assert told(d3, "session_outdated") and not kept(d)
     assert say(d3, ids + [5], 1, "talk", "m")[1] == 0
 
 
