@@ -284,6 +284,18 @@ static bool body_name(struct pd_call *c, json_t **ret, const char **ret_name) {
     return false;
 }
 
+/* What ?dry_run answers: the keys that loading `spec` (NULL: as it was) would change, and what each costs; all are new where there is no entry. */
+static json_t *change_object(const struct pd_entry *there, const char *name, const struct cf_model *spec) {
+    static const char *const costs[] = { [CF_LIVE] = "live", [CF_DRAIN] = "drain", [CF_RELOAD] = "reload" };
+    struct cf_diff diffs[CF_MAX_DIFFS];
+    json_t *changes = json_array();
+    size_t n = there && spec ? cf_model_diff(there->decl, spec, diffs) : 0;
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(changes, json_pack("{s:s, s:s, s:s, s:s}", "key", diffs[i].key, "change", costs[diffs[i].change], "was", diffs[i].was, "is", diffs[i].is));
+    return json_pack("{s:s, s:b, s:s, s:s, s:o}", "name", name, "dry_run", 1, "status", there ? pd_model_state_name(there->state) : "absent", "reason", there ? there->reason : "",
+                     "changes", changes);
+}
+
 void pd_post_admin_load(struct pd_app *app, struct pd_call *c, const char *param) {
     struct pd_error x;
     struct cf_report report = { 0 };
@@ -309,11 +321,14 @@ void pd_post_admin_load(struct pd_app *app, struct pd_call *c, const char *param
         const struct pd_entry *other = pd_view_find(v, spec->aliases[i]);
         if (other && other != there) ok = pd_error_set(&x, PD_ERR_CONFLICT, "aliases", "'%.100s' means the model '%s' already.", spec->aliases[i], other->decl->name);
     }
+    bool dry = ok && asked_for(c, "dry_run");
+    json_t *would = dry ? change_object(there, name, spec) : NULL;
     cf_report_done(&report);
     pd_view_put(v);
-    if (!ok) {
+    if (!ok || dry) {
         cf_model_free(spec);
-        pd_error_reply(c, &x);
+        if (dry) pd_reply_object(c, 200, would);
+        else pd_error_reply(c, &x);
     } else if (ask(app, c, PD_ASK_LOAD, name, spec, &seq)) {
         reply_model(app, c, name, seq, false);
     }

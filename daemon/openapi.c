@@ -138,7 +138,10 @@ static const struct answer {
       J({"type":"object","required":["config","generation","settled","conditions","models"],"properties":{"config":{"type":"string"},"generation":{"type":"integer"},"settled":{"type":"boolean"},
         "conditions":{"type":"array","items":{"$ref":"#/components/schemas/Condition"}},"refused":{"type":"integer"},"failing":{"type":"integer"},"report":{"type":"string"},
         "models":{"type":"array","items":{"$ref":"#/components/schemas/ModelStatus"}}}}) },
-    { "/admin/models/load", J({"$ref":"#/components/schemas/ModelStatus"}) },
+    { "/admin/models/load",
+      J({"anyOf":[{"$ref":"#/components/schemas/ModelStatus"},{"type":"object","required":["name","dry_run","status","reason","changes"],"properties":{"name":{"type":"string"},"dry_run":{"const":true},
+        "status":{"type":"string"},"reason":{"type":"string"},"changes":{"type":"array","items":{"type":"object","required":["key","change","was","is"],"properties":{"key":{"type":"string"},
+        "change":{"enum":["live","drain","reload"]},"was":{"type":"string"},"is":{"type":"string"}}}}}}]}) },
     { "/metrics", J({"type":"string"}) },
 };
 enum { N_ANSWERS = sizeof answers / sizeof *answers };

@@ -49,7 +49,7 @@ static const struct pd_route routes[] = {
       .doc = "Each model's status: generation and observed_generation, placement with the type of its KV and the bytes estimated and measured, limits, conditions, counters, last events; and the server's conditions." },
     { "GET", "/admin/facts", pd_get_admin_facts, true, .doc = "What the planner is given, looked at afresh: for `pantheon-reconcile --save-facts`." },
     { "POST", "/admin/models/load", pd_post_admin_load, false,
-      .doc = "Loads a model that the manifest does not declare (the body has the manifest's model keys), or ends an unload by hand (the body has `name` alone). `?wait=1` answers when it serves or not.", .query = "wait" },
+      .doc = "Loads a model that the manifest does not declare (the body has the manifest's model keys), or ends an unload by hand (the body has `name` alone). `?wait=1` answers when it serves or not; `?dry_run=1` changes nothing and answers which keys would be changed, and what that costs.", .query = "wait dry_run" },
     { "POST", "/admin/models/unload", pd_post_admin_unload, false, .doc = "Unloads `name`; a declared model stays so until it is loaded here or a new manifest comes. `?wait=1` answers when it is done.", .query = "wait" },
     { "POST", "/admin/reconcile", pd_post_admin_reconcile, false,
       .doc = "Reads the manifest again. `?wait=1` answers when it is accepted or refused (400 with `report`), `?wait=applied` when everything is done; `?stream=1` sends what happens, one JSON object a line, "
