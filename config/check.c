@@ -109,44 +109,52 @@ static void check_texts(const struct check *c, const char *key, bool (*good)(con
 struct named {
     const struct cf_node *node;
     bool alias;
+    int file; /* of parts */
 };
 
 static int by_name(const void *a, const void *b) {
-    const struct cf_node *x = ((const struct named *)a)->node, *y = ((const struct named *)b)->node;
+    const struct named *p = a, *q = b;
+    const struct cf_node *x = p->node, *y = q->node;
     int c = strcmp(x->text, y->text);
     if (c) return c;
+    if (p->file != q->file) return p->file < q->file ? -1 : 1;
     return x->line != y->line ? (x->line < y->line ? -1 : 1) : (x->col > y->col) - (x->col < y->col);
 }
 
-/* Names and aliases share one space: what a client sends must mean one model. */
-static int check_names(const struct check *c, struct fo_region *scratch, struct fo_err *e) {
-    const struct cf_node *models = cf_node_find(c->tree, "models");
+static const struct cf_node *models_of(const struct cf_part *p) {
+    const struct cf_node *models = cf_node_find(p->tree, "models");
+    return models && models->kind == CF_NODE_LIST ? models->first : NULL;
+}
+
+/* Names and aliases share one space, over all texts: what a client sends must mean one model. */
+static int check_names(struct cf_report *rep, const struct cf_part *parts, size_t n_parts, struct fo_region *scratch, struct fo_err *e) {
     size_t n = 0, most = 0;
-    if (!models || models->kind != CF_NODE_LIST) return FO_OK;
-    for (const struct cf_node *m = models->first; m; m = m->next) {
-        const struct cf_node *aliases = cf_node_find(m, "aliases");
-        most += 1 + (aliases ? aliases->n : 0);
-    }
+    for (size_t i = 0; i < n_parts; i++)
+        for (const struct cf_node *m = models_of(&parts[i]); m; m = m->next) {
+            const struct cf_node *aliases = cf_node_find(m, "aliases");
+            most += 1 + (aliases ? aliases->n : 0);
+        }
     struct named *all = fo_region_array(scratch, most, sizeof *all);
     if (most && !all) return fo_fail(e, FO_ENOMEM, "no memory to check the manifest");
-    for (const struct cf_node *m = models->first; m; m = m->next) {
-        const struct cf_node *name = cf_node_find(m, "name"), *aliases = cf_node_find(m, "aliases");
-        if (name && name->kind == CF_NODE_SCALAR) all[n++] = (struct named){ name, false };
-        if (!aliases || aliases->kind != CF_NODE_LIST) continue;
-        for (const struct cf_node *a = aliases->first; a; a = a->next)
-            if (a->kind == CF_NODE_SCALAR) all[n++] = (struct named){ a, true };
-    }
+    for (size_t i = 0; i < n_parts; i++)
+        for (const struct cf_node *m = models_of(&parts[i]); m; m = m->next) {
+            const struct cf_node *name = cf_node_find(m, "name"), *aliases = cf_node_find(m, "aliases");
+            if (name && name->kind == CF_NODE_SCALAR) all[n++] = (struct named){ name, false, (int)i };
+            if (!aliases || aliases->kind != CF_NODE_LIST) continue;
+            for (const struct cf_node *a = aliases->first; a; a = a->next)
+                if (a->kind == CF_NODE_SCALAR) all[n++] = (struct named){ a, true, (int)i };
+        }
     if (n) qsort(all, n, sizeof *all, by_name);
-    size_t first = 0;
-    for (size_t i = 1; i < n; i++) {
-        if (strcmp(all[i].node->text, all[first].node->text) != 0) {
+    for (size_t i = 1, first = 0; i < n; i++) {
+        const struct named *was = &all[first], *is = &all[i];
+        if (strcmp(is->node->text, was->node->text) != 0) {
             first = i;
             continue;
         }
-        const struct cf_node *was = all[first].node, *is = all[i].node;
-        if (is->len == 0) continue; /* told already */
-        cf_report_add(c->rep, CF_DUPLICATE, is->line, is->col, is->width, "'%s' is taken already: %s in line %d, column %d", SHOWN(is),
-                      all[first].alias ? "an alias" : "a name", was->line, was->col);
+        if (is->node->len == 0) continue; /* told already */
+        cf_report_file(rep, is->file);
+        cf_report_add(rep, CF_DUPLICATE, is->node->line, is->node->col, is->node->width, "'%s' is taken already: %s in %s%sline %d, column %d", SHOWN(is->node), was->alias ? "an alias" : "a name",
+                      was->file == is->file ? "" : parts[was->file].name, was->file == is->file ? "" : ", ", was->node->line, was->node->col);
     }
     return FO_OK;
 }
@@ -314,7 +322,7 @@ static void check_placement(struct cf_report *rep, const char *key, const struct
         size_t i = 0;
         while (i < m->n_dies && (!m->dies[i].name || strcmp(m->dies[i].name, n->text) != 0)) i++;
         if (i == m->n_dies)
-            cf_report_add(rep, CF_CONFLICT, n->line, n->col, n->width, "'%s': no die is called '%s'; the first in 'dies' above is '%s'",
+            cf_report_add(rep, CF_CONFLICT, n->line, n->col, n->width, "'%s': no die is called '%s'; the first of the manifest's 'dies' is '%s'",
                           key, SHOWN(n), m->dies[0].name ? m->dies[0].name : "?");
     }
 }
@@ -343,23 +351,26 @@ void cf_check_model(const struct cf_node *map, struct cf_model *m, struct cf_rep
     check_placements(rep, map, NULL);
 }
 
-int cf_check_manifest(const struct cf_node *tree, struct cf_manifest *m, struct fo_region *scratch, struct cf_report *rep,
-                      struct fo_err *e) {
-    const struct check c = { rep, tree };
+int cf_check_manifest(const struct cf_part *parts, size_t n_parts, struct cf_manifest *m, struct fo_region *scratch, struct cf_report *rep, struct fo_err *e) {
+    const struct check c = { rep, parts->tree };
+    cf_report_file(rep, 0);
     check_listen(&c, &m->server);
     check_socket(&c);
     check_pressure(&c, &m->pressure);
     check_texts(&c, "allowed_hosts", is_host, "a name or an address alone, as in api.example.org (no port, no https://), nor \"*\"");
     check_texts(&c, "cors_origins", is_origin, "an origin as browsers send it, as in https://app.example.org (small letters, nothing behind the host and port), nor \"*\"");
     check_dies(&c, m);
-    check_concurrency(rep, cf_node_find(tree, "defaults"), &m->defaults);
-    const struct cf_node *models = cf_node_find(tree, "models"), *n = models ? models->first : NULL;
-    for (size_t i = 0; i < m->n_models && n; i++, n = n->next) {
-        m->models[i].line = n->line;
-        check_concurrency(rep, n, &m->models[i]);
-        check_ttl(rep, n, &m->models[i]);
-        check_source(rep, n, &m->models[i]);
-        check_placements(rep, n, m);
+    check_concurrency(rep, cf_node_find(parts->tree, "defaults"), &m->defaults);
+    for (size_t k = 0; k < n_parts; k++) {
+        const struct cf_node *n = models_of(&parts[k]);
+        cf_report_file(rep, (int)k);
+        for (size_t i = parts[k].first; i < parts[k].first + parts[k].n && n; i++, n = n->next) {
+            m->models[i].line = n->line;
+            check_concurrency(rep, n, &m->models[i]);
+            check_ttl(rep, n, &m->models[i]);
+            check_source(rep, n, &m->models[i]);
+            check_placements(rep, n, m);
+        }
     }
-    return check_names(&c, scratch, e);
+    return check_names(rep, parts, n_parts, scratch, e);
 }

@@ -8,10 +8,12 @@
 #include "config/manifest.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #include "config/check.h"
 #include "config/model.h"
 #include "config/report.h"
+#include "config/scalar.h"
 #include "config/schema.h"
 #include "config/url.h"
 #include "config/yaml.h"
@@ -30,7 +32,7 @@
 #define KEYS(id, where, type)                                                                                                              \
     static const struct cf_keys id = { .in = where, .rows = id##_rows, .n = sizeof id##_rows / sizeof *id##_rows, .size = sizeof(type) }
 
-enum { MAX_MANIFEST_BYTES = 8 << 20, MAX_TREE_BYTES = 12 << 20 };
+enum { MAX_MANIFEST_BYTES = 8 << 20, MAX_TREE_BYTES = 12 << 20, MAX_MODELS = 1000 };
 
 /* --- THE key table ---------------------------------------------------------------------------------------------------------- */
 /* A row reads better in two lines than in ten: */
@@ -266,11 +268,16 @@ static const struct cf_key model_rows[] = {
 };
 KEYS(model, "a model", struct cf_model);
 
+#define MODELS                                                                                                                            \
+    { .name = "models", .kind = CF_LIST, .each = CF_GROUP, .keys = &model, IN(models), .count = offsetof(struct cf_manifest, n_models), .has_from = true, \
+      .from = offsetof(struct cf_manifest, defaults), .max = MAX_MODELS, .also = "model", .help = "What should run, in order of importance." }
+
 static const struct cf_key root_rows[] = {
     { .name = "version", .kind = CF_COUNT, IN(version), .must = true, .min = 1, .max = 1, .change = CF_LIVE,
       .help = "The manifest language's version: 1." },
-    { .name = "include", .kind = CF_LIST, .each = CF_PATH, .later = true, .max = 64, .change = CF_LIVE,
-      .help = "Further files with models: `[ models.d/*.yaml ]`." },
+    { .name = "include", .kind = CF_LIST, .each = CF_PATH, IN(include), .count = offsetof(struct cf_manifest, n_include), .max = 64, .change = CF_LIVE, .also = "includes import imports",
+      .help = "Further files, which have `models:` alone: `[ models.d/*.yaml ]`. Several that fit a pattern come sorted by name; none is fine, but a name without `*`, `?` or `[` must be there. "
+              "Relative paths, also those in these files, start at this manifest's folder." },
     { .name = "server", .kind = CF_GROUP, .keys = &server, .also = "http api", .help = "How clients reach the daemon." },
     { .name = "host", .kind = CF_GROUP, .keys = &host, .also = "machine system", .help = "What the machine gives." },
     { .name = "dies", .kind = CF_LIST, .each = CF_GROUP, .keys = &die, IN(dies),
@@ -280,12 +287,13 @@ static const struct cf_key root_rows[] = {
     { .name = "sessions", .kind = CF_GROUP, .keys = &sessions, .help = "Where sessions lie while their model is not loaded (`save_on_unload`)." },
     { .name = "defaults", .kind = CF_GROUP, .keys = &defaults, .at = offsetof(struct cf_manifest, defaults),
       .help = "For models that leave a key out." },
-    { .name = "models", .kind = CF_LIST, .each = CF_GROUP, .keys = &model, IN(models),
-      .count = offsetof(struct cf_manifest, n_models),
-      .has_from = true, .from = offsetof(struct cf_manifest, defaults), .max = 1000, .also = "model",
-      .help = "What should run, in order of importance." },
+    MODELS,
 };
 KEYS(root, "the manifest", struct cf_manifest);
+
+/* What an included file may say. */
+static const struct cf_key included_rows[] = { MODELS };
+KEYS(included, "an included file", struct cf_manifest);
 /* clang-format on */
 
 const struct cf_keys *cf_manifest_keys(void) {
@@ -324,29 +332,82 @@ int cf_model_read(const struct cf_node *map, bool whole, const struct cf_model *
     return rc;
 }
 
-/* Fills `o` from the text. FO_OK also with findings. */
-static int build(const char *text, size_t len, struct owner *o, struct fo_region *tree, struct cf_report *rep, struct fo_err *e) {
+/* Reads the text to its tree; *ret_tree is NULL when there is nothing to go on with (the report says why, but for an empty one). */
+static int read_tree(const struct cf_text *t, int *n_nodes, const char *what, struct fo_region *r, struct cf_report *rep, const struct cf_node **ret_tree, bool *ret_whole, struct fo_err *e) {
     struct cf_node *top;
-    bool whole;
-    int rc = cf_yaml_read(text, len, tree, rep, &top, &whole, e);
-    if (rc) return rc;
-    if (!top) {
-        if (whole) cf_report_add(rep, CF_MISSING, 1, 1, 1, "the manifest is empty; the least it says is 'version: 1'");
+    int rc = cf_yaml_read(t->text ? t->text : "", t->text ? t->len : 0, n_nodes, r, rep, &top, ret_whole, e);
+    *ret_tree = NULL;
+    if (rc || !top) return rc;
+    if (top->kind == CF_NODE_MAP)
+        *ret_tree = top;
+    else
+        cf_report_add(rep, CF_TYPE, top->line, top->col, top->width, "%s, not %s", what, top->kind == CF_NODE_LIST ? "a list" : "one value");
+    return FO_OK;
+}
+
+/* The models of an included file behind those that are there. */
+static int add_models(struct owner *o, const struct cf_manifest *part, struct cf_part *p, struct cf_report *rep, struct fo_err *e) {
+    size_t n = o->m.n_models + part->n_models;
+    if (part->n_models == 0) return FO_OK;
+    if (n > MAX_MODELS) {
+        cf_report_add(rep, CF_RANGE, 1, 1, 1, "with this file there are %zu models; at most %d are allowed", n, MAX_MODELS);
         return FO_OK;
     }
-    if (top->kind != CF_NODE_MAP) {
-        cf_report_add(rep, CF_TYPE, top->line, top->col, top->width, "the manifest is a mapping ('version: 1', 'models: ...'), not %s",
-                      top->kind == CF_NODE_LIST ? "a list" : "one value");
+    struct cf_model *all = fo_region_array(&o->region, n, sizeof *all);
+    if (!all) return fo_fail(e, FO_ENOMEM, "no memory to read the manifest");
+    if (o->m.n_models) memcpy(all, o->m.models, o->m.n_models * sizeof *all);
+    memcpy(all + o->m.n_models, part->models, part->n_models * sizeof *all);
+    p->first = o->m.n_models;
+    p->n = part->n_models;
+    o->m.models = all;
+    o->m.n_models = n;
+    return FO_OK;
+}
+
+static int read_included(const struct cf_text *t, int file, int *n_nodes, struct owner *o, struct fo_region *tree, struct cf_part *p, struct cf_report *rep, struct fo_err *e) {
+    struct cf_manifest part = { .defaults = o->m.defaults };
+    bool whole;
+    cf_report_file(rep, file);
+    int rc = read_tree(t, n_nodes, "an included file is a mapping with 'models'", tree, rep, &p->tree, &whole, e);
+    if (rc || !p->tree) return rc; /* an empty one is fine: its models may be comments for a while */
+    const struct cf_schema s = { .root = &root, .region = &o->region, .rep = rep, .e = e, .whole = whole };
+    rc = cf_schema_read(&s, &included, p->tree, &part);
+    return rc ? rc : add_models(o, &part, p, rep, e);
+}
+
+/* Fills `o` from the texts. FO_OK also with findings. */
+static int build(const struct cf_text *texts, size_t n, struct owner *o, struct fo_region *tree, struct cf_report *rep, struct fo_err *e) {
+    bool whole;
+    int n_nodes = 0;
+    size_t bytes = 0;
+    struct cf_part *parts = fo_region_array(tree, n, sizeof *parts);
+    if (!parts) return fo_fail(e, FO_ENOMEM, "no memory to read the manifest");
+    for (size_t i = 0; i < n; i++) {
+        parts[i].name = texts[i].name;
+        bytes += texts[i].text ? texts[i].len : 0;
+        if (i == 0 || bytes <= CF_MAX_TEXT_BYTES) continue; /* of one alone yaml.c says it */
+        cf_report_file(rep, (int)i);
+        cf_report_add(rep, CF_SYNTAX, 1, 1, 1, "with this file the manifest has more than %d bytes; that many are read", CF_MAX_TEXT_BYTES);
+        return fo_fail_need(e, FO_ELIMIT, bytes, CF_MAX_TEXT_BYTES, "%s: with this file the manifest has more than %d bytes", texts[i].name, CF_MAX_TEXT_BYTES);
+    }
+    int rc = read_tree(&texts[0], &n_nodes, "the manifest is a mapping ('version: 1', 'models: ...')", tree, rep, &parts[0].tree, &whole, e);
+    if (rc) return rc;
+    if (!parts[0].tree) {
+        if (whole && rep->n == 0) cf_report_add(rep, CF_MISSING, 1, 1, 1, "the manifest is empty; the least it says is 'version: 1'");
         return FO_OK;
     }
     const struct cf_schema s = { .root = &root, .region = &o->region, .rep = rep, .e = e, .whole = whole };
     if ((rc = cf_schema_defaults(&root, &o->m, &o->region, e))) return rc;
     if ((rc = cf_schema_defaults(&model, &o->m.defaults, &o->region, e))) return rc;
-    if ((rc = cf_schema_read(&s, &root, top, &o->m))) return rc;
-    return cf_check_manifest(top, &o->m, tree, rep, e);
+    if ((rc = cf_schema_read(&s, &root, parts[0].tree, &o->m))) return rc;
+    parts[0].n = o->m.n_models;
+    for (size_t i = 1; i < n; i++)
+        if ((rc = read_included(&texts[i], (int)i, &n_nodes, o, tree, &parts[i], rep, e))) return rc;
+    return cf_check_manifest(parts, n, &o->m, tree, rep, e);
 }
 
-int cf_manifest_parse(const char *text, size_t len, struct cf_manifest **ret, struct cf_report *ret_report, struct fo_err *e) {
+int cf_manifest_parse_files(const struct cf_text *texts, size_t n, const struct cf_finding *faults, size_t n_faults, struct cf_manifest **ret, struct cf_report *ret_report,
+                            struct fo_err *e) {
     struct cf_report rep;
     struct fo_region tree;
     *ret_report = (struct cf_report){ 0 };
@@ -360,7 +421,8 @@ int cf_manifest_parse(const char *text, size_t len, struct cf_manifest **ret, st
     fo_region_init(&o->region, MAX_MANIFEST_BYTES);
     fo_region_init(&tree, MAX_TREE_BYTES);
     o->m.memory = o;
-    rc = build(text ? text : "", text ? len : 0, o, &tree, &rep, e);
+    for (size_t i = 0; i < n_faults; i++) cf_report_add(&rep, faults[i].class, faults[i].line, faults[i].col, faults[i].width, "%s", faults[i].text);
+    rc = build(texts, n, o, &tree, &rep, e);
     fo_region_done(&tree);
     rc = cf_report_close(&rep, rc, e);
     if (rc)
@@ -369,4 +431,47 @@ int cf_manifest_parse(const char *text, size_t len, struct cf_manifest **ret, st
         *ret = &o->m;
     *ret_report = rep;
     return rc;
+}
+
+int cf_manifest_parse(const char *text, size_t len, struct cf_manifest **ret, struct cf_report *ret_report, struct fo_err *e) {
+    return cf_manifest_parse_files(&(struct cf_text){ "the manifest", text, len }, 1, NULL, 0, ret, ret_report, e);
+}
+
+/* --- what it includes ------------------------------------------------------------------------------------------------------- */
+struct includes {
+    struct fo_region region;
+    struct cf_report unheard; /* what is wrong with the text is told when it is parsed */
+};
+
+void cf_includes_done(struct cf_includes *i) {
+    struct includes *m = i ? i->memory : NULL;
+    if (!m) return;
+    cf_report_done(&m->unheard);
+    fo_region_done(&m->region);
+    free(m);
+    *i = (struct cf_includes){ 0 };
+}
+
+int cf_manifest_includes(const char *text, size_t len, struct cf_includes *ret, struct fo_err *e) {
+    struct cf_node *top;
+    bool whole;
+    union cf_value v;
+    const struct cf_key *row = root_rows;
+    *ret = (struct cf_includes){ 0 };
+    struct includes *m = calloc(1, sizeof *m);
+    if (!m) return fo_fail(e, FO_ENOMEM, "no memory to read the manifest");
+    ret->memory = m;
+    fo_region_init(&m->region, MAX_TREE_BYTES);
+    int rc = cf_report_init(&m->unheard, e);
+    if (rc) return rc;
+    rc = cf_yaml_read(text, len, NULL, &m->region, &m->unheard, &top, &whole, e);
+    if (rc) return rc == FO_ENOMEM ? rc : FO_OK;
+    while (strcmp(row->name, "include") != 0) row++;
+    const struct cf_node *list = cf_node_find(top, row->name);
+    if (!list || list->kind != CF_NODE_LIST || list->n == 0 || (double)list->n > row->max) return FO_OK;
+    ret->list = fo_region_array(&m->region, list->n, sizeof *ret->list);
+    if (!ret->list) return fo_fail(e, FO_ENOMEM, "no memory to read the manifest");
+    for (const struct cf_node *n = list->first; n; n = n->next)
+        if (n->kind == CF_NODE_SCALAR && cf_scalar_read(row, row->each, n, &m->unheard, &v)) ret->list[ret->n++] = (struct cf_include){ v.text, n->line, n->col, n->width };
+    return FO_OK;
 }

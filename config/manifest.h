@@ -115,6 +115,8 @@ struct cf_sessions {
 
 struct cf_manifest {
     int64_t version;
+    char **include; /* patterns of files, as written; whoever reads the manifest reads those too (cf_manifest_includes) */
+    size_t n_include;
     struct cf_server server;
     struct cf_host host;
     struct cf_pressure pressure;
@@ -130,6 +132,7 @@ struct cf_manifest {
 /* One finding. Sorted by place in a cf_report. */
 struct cf_finding {
     enum cf_class { CF_SYNTAX, CF_UNKNOWN_KEY, CF_DUPLICATE, CF_TYPE, CF_RANGE, CF_MISSING, CF_CONFLICT, CF_NOT_YET } class;
+    int file;      /* which of the manifest's texts, from 0 */
     int line, col; /* from 1; columns are characters */
     int width;     /* characters to underline, at least 1 */
     char *text;    /* "'ctx_kap': no such key in a model; did you mean 'ctx_cap'?" */
@@ -150,6 +153,35 @@ struct cf_report {
  * (config/text.h) around every value that a person typed, and parses that: flags and files then cannot differ. */
 int cf_manifest_parse(const char *text, size_t len, struct cf_manifest **ret, struct cf_report *ret_report, struct fo_err *e);
 void cf_manifest_free(struct cf_manifest *m); /* NULL is allowed */
+
+/* One text of a manifest that `include` makes several of. */
+struct cf_text {
+    const char *name; /* what messages call it: its path */
+    const char *text; /* [len] */
+    size_t len;
+};
+
+/* One entry of a manifest's `include`, with its place. */
+struct cf_include {
+    const char *pattern; /* a path; * ? [ ] as shells read them */
+    int line, col, width;
+};
+struct cf_includes {
+    struct cf_include *list; /* [n], as written */
+    size_t n;
+    void *memory;
+};
+
+/* What the text includes: for whoever reads files, before cf_manifest_parse_files. FO_OK also of a text with mistakes, which are told when it is
+ * parsed: entries that are no paths are left out then. FO_ENOMEM. cf_includes_done *ret, whatever is returned. */
+int cf_manifest_includes(const char *text, size_t len, struct cf_includes *ret, struct fo_err *e);
+void cf_includes_done(struct cf_includes *i);
+
+/* As cf_manifest_parse for a manifest of n >= 1 texts: its own first, then what it includes, which have `models` alone and add to its own in
+ * this order. All that is in `defaults` holds for them too. `faults`: why something that is included cannot be had, by its place in the
+ * first text (class CF_MISSING). The caps are those of one text, for all together. */
+int cf_manifest_parse_files(const struct cf_text *texts, size_t n, const struct cf_finding *faults, size_t n_faults, struct cf_manifest **ret, struct cf_report *ret_report,
+                            struct fo_err *e);
 void cf_report_done(struct cf_report *r);
 
 /* N of a `dies` (or one of `replicas`) that is "auto:N", else 0. */
@@ -204,8 +236,9 @@ size_t cf_manifest_diff(const struct cf_manifest *was, const struct cf_manifest 
  * Returns heap text (free it) or NULL without memory. */
 char *cf_finding_format(const struct cf_finding *f, const char *file, const char *text, size_t len);
 
-/* All findings of a report as above, then one line: "models.yaml: 3 errors". Heap text (free it) or NULL without memory. */
-char *cf_report_format(const struct cf_report *r, const char *file, const char *text, size_t len);
+/* All findings of a report as above, each with its text's name, then one line: "models.yaml: 3 errors". `texts`: those that were parsed. Heap
+ * text (free it) or NULL without memory. */
+char *cf_report_format(const struct cf_report *r, const struct cf_text *texts);
 
 /* THE key table, for pages, schemas and plans (config/schema.h). Static storage. */
 struct cf_keys;

@@ -60,7 +60,7 @@ static int build(const char *text, size_t len, const struct cf_model *defaults, 
     struct cf_node *top;
     bool whole;
     struct cf_model m;
-    int rc = cf_yaml_read(text, len, tree, rep, &top, &whole, e);
+    int rc = cf_yaml_read(text, len, NULL, tree, rep, &top, &whole, e);
     if (rc) return rc;
     if (!top || top->kind != CF_NODE_MAP) {
         if (whole || top) cf_report_add(rep, CF_TYPE, top ? top->line : 1, top ? top->col : 1, 1, "a model is a mapping of its keys");

@@ -18,6 +18,7 @@ struct block {
     unsigned order[CF_MAX_FINDINGS];         /* as added, to keep the sort stable */
     char texts[CF_MAX_FINDINGS][TEXT_BYTES]; /* by slot */
     unsigned n_added;
+    int file;    /* of what is added next */
     size_t last; /* when full: the finding that stands last in the text */
 };
 
@@ -40,7 +41,13 @@ void cf_report_done(struct cf_report *r) {
     *r = (struct cf_report){ 0 };
 }
 
+void cf_report_file(struct cf_report *r, int file) {
+    struct block *b = r->memory;
+    b->file = file;
+}
+
 static int by_place(const struct cf_finding *a, const struct cf_finding *b) {
+    if (a->file != b->file) return a->file < b->file ? -1 : 1;
     if (a->line != b->line) return a->line < b->line ? -1 : 1;
     if (a->col != b->col) return a->col < b->col ? -1 : 1;
     return 0;
@@ -48,7 +55,7 @@ static int by_place(const struct cf_finding *a, const struct cf_finding *b) {
 
 void cf_report_add(struct cf_report *r, enum cf_class class, int line, int col, int width, const char *fmt, ...) {
     struct block *b = r->memory;
-    struct cf_finding f = { .class = class, .line = line, .col = col, .width = width < 1 ? 1 : width };
+    struct cf_finding f = { .class = class, .file = b->file, .line = line, .col = col, .width = width < 1 ? 1 : width };
     size_t slot = r->n;
     if (slot == CF_MAX_FINDINGS) {
         r->cut = true;
@@ -225,11 +232,14 @@ char *cf_finding_format(const struct cf_finding *f, const char *file, const char
     return s;
 }
 
-char *cf_report_format(const struct cf_report *r, const char *file, const char *text, size_t len) {
+char *cf_report_format(const struct cf_report *r, const struct cf_text *texts) {
     struct fo_buf out;
     fo_buf_init(&out, CF_MAX_FINDINGS << 16);
-    for (size_t i = 0; i < r->n; i++) format(&r->findings[i], file, text, len, &out);
-    fo_buf_printf(&out, "%s: %zu error%s%s\n", file, r->n, r->n == 1 ? "" : "s", r->cut ? ", and more" : "");
+    for (size_t i = 0; i < r->n; i++) {
+        const struct cf_text *t = &texts[r->findings[i].file];
+        format(&r->findings[i], t->name, t->text, t->len, &out);
+    }
+    fo_buf_printf(&out, "%s: %zu error%s%s\n", texts[0].name, r->n, r->n == 1 ? "" : "s", r->cut ? ", and more" : "");
     char *s = fo_buf_steal(&out);
     fo_buf_done(&out);
     return s;

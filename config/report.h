@@ -14,7 +14,10 @@ int cf_report_init(struct cf_report *r, struct fo_err *e);
 void cf_report_add(struct cf_report *r, enum cf_class class, int line, int col, int width, const char *fmt, ...)
     __attribute__((format(printf, 6, 7)));
 
-/* By line, then column, then class, then as added. */
+/* What is added from here on stands in this text of the manifest. A new report is at 0. */
+void cf_report_file(struct cf_report *r, int file);
+
+/* By text, then line, then column, then class, then as added. */
 void cf_report_sort(struct cf_report *r);
 
 /* Ends a parse that returned `rc`: sorts, and makes an error of findings: FO_EFORMAT with the first one's text. Returns what the parse

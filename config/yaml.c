@@ -231,9 +231,9 @@ static int syntax_error(struct reader *r, const yaml_parser_t *p) {
     return FO_OK;
 }
 
-int cf_yaml_read(const char *text, size_t len, struct fo_region *region, struct cf_report *rep, struct cf_node **ret_root, bool *ret_whole,
+int cf_yaml_read(const char *text, size_t len, int *n_nodes, struct fo_region *region, struct cf_report *rep, struct cf_node **ret_root, bool *ret_whole,
                  struct fo_err *e) {
-    struct reader r = { .region = region, .rep = rep, .e = e, .text = text, .len = len };
+    struct reader r = { .region = region, .rep = rep, .e = e, .text = text, .len = len, .n_nodes = n_nodes ? *n_nodes : 0 };
     if (len > CF_MAX_TEXT_BYTES) {
         cf_report_add(rep, CF_SYNTAX, 1, 1, 1, "the manifest has %zu bytes; at most %d are read", len, CF_MAX_TEXT_BYTES);
         return fo_fail_need(e, FO_ELIMIT, len, CF_MAX_TEXT_BYTES, "the manifest has %zu bytes; at most %d are read", len,
@@ -260,6 +260,7 @@ int cf_yaml_read(const char *text, size_t len, struct fo_region *region, struct 
         yaml_event_delete(&ev);
     }
     yaml_parser_delete(&p);
+    if (n_nodes) *n_nodes = r.n_nodes;
     if (rc) return rc;
     *ret_root = r.root;
     *ret_whole = r.whole;

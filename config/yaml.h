@@ -26,10 +26,10 @@ struct cf_node {
     struct cf_node *first, *next; /* children, siblings */
 };
 
-/* Reads `text`. FO_OK also when it has mistakes: they are in the report, and the tree is what was understood; *ret_whole is false
+/* Reads `text`. *n_nodes counts the nodes of all texts of one manifest: 0 before the first; NULL: there is one. FO_OK also when it has mistakes: they are in the report, and the tree is what was understood; *ret_whole is false
  * when reading stopped early, so that what is missing from the tree may still be in the text. *ret_root is NULL when the text holds
  * no value. FO_ELIMIT past a cap (the report tells where), FO_ENOMEM. Nodes live in the region. */
-int cf_yaml_read(const char *text, size_t len, struct fo_region *r, struct cf_report *rep, struct cf_node **ret_root, bool *ret_whole,
+int cf_yaml_read(const char *text, size_t len, int *n_nodes, struct fo_region *r, struct cf_report *rep, struct cf_node **ret_root, bool *ret_whole,
                  struct fo_err *e);
 
 /* The value of `key` in a map, or NULL. Of a key written twice: the first. */

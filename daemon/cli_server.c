@@ -74,11 +74,12 @@ bool pd_cli_put_server(const struct pd_cli_args *a, struct fo_buf *y) {
 static bool parse(char *text, struct pd_reading *ret) {
     struct cf_report report = { 0 };
     struct fo_err e;
-    *ret = (struct pd_reading){ .text = text, .len = strlen(text) };
-    bool ok = cf_manifest_parse(text, ret->len, &ret->manifest, &report, &e) == FO_OK;
+    *ret = (struct pd_reading){ 0 };
+    bool ok = cf_manifest_parse(text, strlen(text), &ret->manifest, &report, &e) == FO_OK;
     if (!ok && report.n == 0) pd_cli_fail(&e);
     for (size_t i = 0; i < report.n; i++) pd_cli_failf("%s", report.findings[i].text);
     cf_report_done(&report);
+    free(text);
     if (!ok) ret->manifest = NULL;
     return ok;
 }

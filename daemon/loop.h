@@ -6,6 +6,7 @@
 
 #include "daemon/events.h"
 #include "daemon/reconcile.h"
+#include "daemon/source.h"
 #include "daemon/world.h"
 
 struct cf_facts;
@@ -26,8 +27,7 @@ struct pd_loop {
 
     struct pd_counted_manifest *manifest;
     struct pd_counted_manifest *started; /* the first one: what needs a restart is measured by it */
-    char *text; /* [len] of the manifest in force */
-    size_t len;
+    struct pd_texts texts; /* of the manifest in force */
     bool manifest_ok, from_kept;
     char *report;
     char restart[256];

@@ -54,23 +54,22 @@ static int check_files(const char *config, const char *dir, const struct cf_mani
 /* The file, or, when it is bad, the copy of the last good one: *ret_generation is what that was accepted as. False = neither. On
  * success the reading is good; *ret_report says what is wrong with the file (heap), NULL = nothing. */
 static bool read_manifest(const char *file, const char *state_dir, struct pd_reading *ret, uint64_t *ret_generation, char **ret_report) {
-    char *text;
-    size_t len;
+    struct pd_texts texts;
     struct fo_err e;
     *ret_generation = 0;
     *ret_report = NULL;
-    bool good = pd_source_read(file, ret), kept = state_dir && pd_source_last(state_dir, file, &text, &len, ret_generation, &e) == FO_OK;
+    bool good = pd_source_read(file, ret), kept = state_dir && pd_source_last(state_dir, file, &texts, ret_generation, &e) == FO_OK;
     if (!good) fprintf(stderr, "%s", ret->report ? ret->report : "pantheond: no memory to read the manifest\n");
     if (!kept) return good;
     if (good) {
-        if (len != ret->len || memcmp(text, ret->text, len) != 0) (*ret_generation)++; /* numbers go on over restarts */
-        free(text);
+        if (!pd_texts_equal(&texts, &ret->texts)) (*ret_generation)++; /* numbers go on over restarts */
+        pd_texts_done(&texts);
         return true;
     }
     *ret_report = ret->report;
     ret->report = NULL;
     pd_reading_done(ret);
-    if (pd_source_parse(file, text, len, ret)) return true;
+    if (pd_source_parse(&texts, ret)) return true;
     free(*ret_report);
     *ret_report = NULL;
     return false;

@@ -205,7 +205,7 @@ static void set_report(struct pd_loop *l, const char *text) {
 static void keep_manifest(struct pd_loop *l) {
     struct fo_err e;
     if (!l->opts.config || !l->opts.state_dir) return;
-    if (pd_source_keep(l->opts.state_dir, l->opts.config, l->text, l->len, l->manifest->generation, &e))
+    if (pd_source_keep(l->opts.state_dir, &l->texts, l->manifest->generation, &e))
         pd_app_event(l->app, PD_EV_MANIFEST_NOT_KEPT, NULL, "%s; it serves, but a restart with a bad file would have no copy of it", e.msg);
 }
 
@@ -296,10 +296,9 @@ static bool accept_manifest(struct pd_loop *l, struct pd_reading *r, uint64_t ge
     }
     pd_counted_manifest_put(l->manifest);
     l->manifest = c;
-    free(l->text);
-    l->text = r->text;
-    l->len = r->len;
-    r->text = NULL;
+    pd_texts_done(&l->texts);
+    l->texts = r->texts;
+    r->texts = (struct pd_texts){ 0 };
     for (size_t i = 0; i < l->world.n_histories; i++) {
         l->world.histories[i]->admin_unloaded = false;
         forget_failure(l->world.histories[i]);
@@ -323,7 +322,7 @@ static void reload(struct pd_loop *l) {
     if (l->first_pass_over) pd_notify_reloading();
     if (!pd_source_read(l->opts.config, &r)) {
         refuse_manifest(l, r.report ? r.report : "no memory to read the manifest");
-    } else if (l->len == r.len && memcmp(l->text, r.text, r.len) == 0) {
+    } else if (pd_texts_equal(&l->texts, &r.texts)) {
         l->manifest_ok = true;
         l->from_kept = false;
         set_report(l, NULL);
@@ -690,7 +689,7 @@ void pd_loop_free(struct pd_loop *l) {
     pd_world_done(&l->world);
     pd_counted_manifest_put(l->manifest);
     pd_counted_manifest_put(l->started);
-    free(l->text);
+    pd_texts_done(&l->texts);
     free(l->report);
     free(l->heartbeats);
     if (l->signals >= 0) close(l->signals);

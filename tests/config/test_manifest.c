@@ -30,7 +30,7 @@ static int said(const char *file, const char *text, size_t len, struct fo_buf *o
     } else {
         assert_null(m);
         assert_true(rep.n > 0);
-        char *s = cf_report_format(&rep, file, text, len);
+        char *s = cf_report_format(&rep, &(struct cf_text){ file, text, len });
         assert_non_null(s);
         fo_buf_puts(out, s);
         free(s);
@@ -124,7 +124,7 @@ static void each_class_of_mistake_is_told_apart(void **state) {
         { "", FO_EFORMAT, CF_MISSING },
         { "models: []", FO_EFORMAT, CF_MISSING },
         { "version: 1\nserver: { listen: [ \"0.0.0.0:80\" ] }", FO_EFORMAT, CF_CONFLICT },
-        { "version: 1\ninclude: []", FO_EFORMAT, CF_NOT_YET },
+        { "version: 1\ndies: [ { name: a, kind: cuda } ]", FO_EFORMAT, CF_NOT_YET },
     };
     for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
         struct cf_manifest *m = NULL;
@@ -299,6 +299,72 @@ static void a_typed_value_survives_quoting(void **state) {
     fo_buf_done(&b);
 }
 
+/* The caps of one text hold for all of them. */
+static void several_texts_have_the_limits_of_one(void **state) {
+    (void)state;
+    enum { VALUES = 40000, MODELS = 600 };
+    struct fo_buf values, models;
+    fo_buf_init(&values, 1 << 20);
+    fo_buf_init(&models, 1 << 20);
+    fo_buf_puts(&values, "models: [");
+    for (int i = 0; i < VALUES; i++) fo_buf_puts(&values, "x,");
+    fo_buf_puts(&values, "]\n");
+    fo_buf_puts(&models, "models:\n");
+    for (int i = 0; i < MODELS; i++) fo_buf_printf(&models, "- { name: m%d, source: { path: p } }\n", i);
+    struct fo_buf twice;
+    fo_buf_init(&twice, 1 << 20);
+    fo_buf_puts(&twice, "models:\n");
+    for (int i = 0; i < MODELS; i++) fo_buf_printf(&twice, "- { name: n%d, source: { path: p } }\n", i);
+    const struct cf_text head = { "m.yaml", "version: 1\n", 11 };
+    const struct {
+        struct cf_text texts[3];
+        int rc;
+        const char *says;
+    } rows[] = {
+        { { head, { "a", values.data, values.len }, { "b", values.data, values.len } }, FO_ELIMIT, "too many values" },
+        { { head, { "a", models.data, models.len }, { "b", twice.data, twice.len } }, FO_EFORMAT, "with this file there are 1200 models; at most 1000" },
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        struct cf_manifest *m = NULL;
+        struct cf_report rep;
+        struct fo_err e;
+        assert_int_equal(cf_manifest_parse_files(rows[i].texts, 3, NULL, 0, &m, &rep, &e), rows[i].rc);
+        assert_null(m);
+        if (!strstr(e.msg, rows[i].says)) fail_msg("%s", e.msg);
+        cf_report_done(&rep);
+    }
+    fo_buf_done(&values);
+    fo_buf_done(&models);
+    fo_buf_done(&twice);
+}
+
+static void several_texts_survive_each_failing_allocation(void **state) {
+    (void)state;
+    static const char own[] = "version: 1\ninclude: [ a, b ]\nmodels: [ { name: x, source: { path: p } } ]\n", other[] = "models: [ { name: y1, source: { path: p } } ]\n";
+    static const struct cf_text texts[] = { { "m", own, sizeof own - 1 }, { "a", other, sizeof other - 1 } };
+    static char gone[] = "gone";
+    static const struct cf_finding fault = { .class = CF_MISSING, .line = 2, .col = 15, .width = 1, .text = gone };
+    for (size_t with = 0; with < 2; with++)
+        for (long n = 1;; n++) {
+            struct cf_manifest *m = NULL;
+            struct cf_report rep;
+            struct cf_includes in;
+            struct fo_err e;
+            test_fail_alloc(n);
+            int rc = cf_manifest_includes(texts[0].text, texts[0].len, &in, &e);
+            if (rc == FO_OK) rc = cf_manifest_parse_files(texts, 2, &fault, with, &m, &rep, &e);
+            else rep = (struct cf_report){ 0 };
+            bool failed = test_alloc_failed();
+            assert_int_equal(rc, failed ? FO_ENOMEM : with ? FO_EFORMAT : FO_OK);
+            if (!failed) assert_int_equal(in.n, 2);
+            if (rc == FO_OK) assert_int_equal(m->n_models, 2);
+            if (rc == FO_OK) cf_manifest_free(m);
+            cf_includes_done(&in);
+            cf_report_done(&rep);
+            if (!failed) break;
+        }
+}
+
 static void parse_file(const char *path) {
     char *text;
     size_t len;
@@ -344,7 +410,7 @@ static void survives_each_failing_allocation(void **state) {
             if (!failed && rep.n) {
                 for (long k = 1;; k++) {
                     test_fail_alloc(k);
-                    char *s = k % 2 ? cf_report_format(&rep, "f", texts[i], strlen(texts[i]))
+                    char *s = k % 2 ? cf_report_format(&rep, &(struct cf_text){ "f", texts[i], strlen(texts[i]) })
                                     : cf_finding_format(&rep.findings[0], "f", texts[i], strlen(texts[i]));
                     bool lost = test_alloc_failed();
                     assert_true(lost == (s == NULL));
@@ -370,6 +436,8 @@ int main(void) {
         cmocka_unit_test(accepts_the_installed_example),
         cmocka_unit_test(accepts_the_demo),
         cmocka_unit_test(survives_each_failing_allocation),
+        cmocka_unit_test(several_texts_have_the_limits_of_one),
+        cmocka_unit_test(several_texts_survive_each_failing_allocation),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

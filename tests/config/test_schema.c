@@ -98,7 +98,7 @@ static void read_thing(struct world *w, const char *text) {
     assert_int_equal(cf_report_init(&w->rep, &w->e), FO_OK);
     assert_int_equal(cf_schema_defaults(&thing, &w->t, &w->region, &w->e), FO_OK);
     assert_int_equal(cf_schema_defaults(&item, &w->t.first, &w->region, &w->e), FO_OK);
-    assert_int_equal(cf_yaml_read(text, strlen(text), &w->region, &w->rep, &root, &whole, &w->e), FO_OK);
+    assert_int_equal(cf_yaml_read(text, strlen(text), NULL, &w->region, &w->rep, &root, &whole, &w->e), FO_OK);
     const struct cf_schema s = { .root = &thing, .region = &w->region, .rep = &w->rep, .e = &w->e, .whole = whole };
     if (root) assert_int_equal(cf_schema_read(&s, &thing, root, &w->t), FO_OK);
 }

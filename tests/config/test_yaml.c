@@ -29,7 +29,7 @@ static void read_text(struct world *w, const char *text, size_t len) {
     *w = (struct world){ 0 };
     fo_region_init(&w->region, 16 << 20);
     assert_int_equal(cf_report_init(&w->rep, &w->e), FO_OK);
-    w->rc = cf_yaml_read(text, len, &w->region, &w->rep, &w->root, &w->whole, &w->e);
+    w->rc = cf_yaml_read(text, len, NULL, &w->region, &w->rep, &w->root, &w->whole, &w->e);
 }
 
 static void done(struct world *w) {

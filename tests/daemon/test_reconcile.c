@@ -1,4 +1,4 @@
-/* What the loop is made of, without its thread: where the manifest comes from, what host memory there is, dies that stay and go, how a state
+/* What the loop is made of, without its thread: what host memory there is, dies that stay and go, how a state
  * and its conditions follow from facts and a plan, and the queue and ring between handlers and the loop. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -24,7 +24,6 @@
 #include "daemon/facts.h"
 #include "daemon/hostmem.h"
 #include "daemon/oai.h"
-#include "daemon/source.h"
 #include "daemon/status.h"
 #include "daemon/watch.h"
 #include "daemon/world.h"
@@ -74,50 +73,6 @@ static struct cf_manifest *parse(const char *text) {
     if (cf_manifest_parse(text, strlen(text), &m, &rep, &e)) fail_msg("%s", rep.n ? rep.findings[0].text : e.msg);
     cf_report_done(&rep);
     return m;
-}
-
-/* --- the source --- */
-
-static void keeps_the_last_accepted_manifest_and_only_its_own(void **state) {
-    (void)state;
-    struct fo_err e;
-    char *text = NULL;
-    size_t len;
-    uint64_t generation;
-    const char *yaml = "version: 1\nmodels: []\n";
-    assert_int_equal(pd_source_last(folder, "/etc/a.yaml", &text, &len, &generation, &e), FO_ENOENT);
-    assert_int_equal(pd_source_keep(folder, "/etc/a.yaml", yaml, strlen(yaml), 7, &e), FO_OK);
-    assert_int_equal(pd_source_last(folder, "/etc/a.yaml", &text, &len, &generation, &e), FO_OK);
-    assert_int_equal(generation, 7);
-    assert_int_equal(len, strlen(yaml));
-    assert_string_equal(text, yaml);
-    free(text);
-    assert_int_equal(pd_source_last(folder, "/etc/b.yaml", &text, &len, &generation, &e), FO_ENOENT);
-    assert_int_equal(pd_source_last(folder, "/etc/a.yam", &text, &len, &generation, &e), FO_ENOENT);
-    for (int i = 0; i < 3; i++) { /* anything else in its place is nothing */
-        static const char *const junk[] = { "", "# accepted from /etc/a.yaml as generation ", "# accepted from /etc/a.yaml as generation 0\n" };
-        put("last-accepted.yaml", junk[i]);
-        assert_int_equal(pd_source_last(folder, "/etc/a.yaml", &text, &len, &generation, &e), FO_ENOENT);
-    }
-    assert_int_equal(pd_source_keep("/nonexistent", "/etc/a.yaml", yaml, strlen(yaml), 8, &e), FO_ENOENT);
-    assert_non_null(strstr(e.msg, "/nonexistent/last-accepted.yaml"));
-}
-
-static void a_bad_file_is_reported_whole(void **state) {
-    (void)state;
-    struct pd_reading r;
-    put("m.yaml", "version: 1\nserver: { lisen: [] }\nmodels:\n  - { nam: a }\n");
-    char path[256];
-    snprintf(path, sizeof path, "%s/m.yaml", folder);
-    assert_false(pd_source_read(path, &r));
-    assert_null(r.manifest);
-    assert_non_null(strstr(r.report, "m.yaml:2:11: error: 'lisen'"));
-    assert_non_null(strstr(r.report, "m.yaml:4:7: error: 'nam'"));
-    pd_reading_done(&r);
-    snprintf(path, sizeof path, "%s/absent.yaml", folder);
-    assert_false(pd_source_read(path, &r));
-    assert_non_null(strstr(r.report, "absent.yaml"));
-    pd_reading_done(&r);
 }
 
 /* --- host memory --- */
@@ -676,8 +631,6 @@ static void asks_come_in_order_and_are_bounded(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(keeps_the_last_accepted_manifest_and_only_its_own, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(a_bad_file_is_reported_whole, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(the_smallest_limit_on_the_way_up_counts, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(a_soft_limit_and_stalls_are_read_too, make_folder, remove_folder),
         cmocka_unit_test(dies_stay_come_and_go_with_the_manifest),
