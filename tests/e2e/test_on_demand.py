@@ -238,7 +238,7 @@ def test_a_load_that_fails_backs_off_and_the_other_keeps_serving(scripts, start)
     assert model(d, "a")["counters"]["load_failures"] == 2 and patient(d, "b")[0].status == 200
 
 
-def test_thirty_clients_of_three_that_fit_one_at_a_time_are_all_served(scripts, start):
+def test_pain_77_thirty_clients_of_three_that_fit_one_at_a_time_are_all_served(scripts, start):
     d = start(declared(*((n, scripts["big"], ON + "\nmax_concurrent: 1\nqueue: { depth: 64 }") for n in "abc"), **ONE))
     began = time.monotonic()
     with ThreadPoolExecutor(30) as pool:
