@@ -44,6 +44,21 @@ static const char intro[] =
     "what\n"
     "models share belongs in `defaults`. A manifest is UTF-8, has at most 1 MiB, 65,536 values and 16 levels.\n"
     "\n"
+    "## In an editor\n"
+    "\n"
+    "`pantheon-reconcile --schema` prints a JSON Schema of what this version accepts, made from the same table as this page. Editors with "
+    "the YAML\n"
+    "language server (VS Code's YAML extension, Neovim, Helix, Emacs) complete keys, show their help and underline mistakes when the file's "
+    "first line names it:\n"
+    "\n"
+    "```yaml\n"
+    "# yaml-language-server: $schema=/etc/pantheon/manifest.schema.json\n"
+    "```\n"
+    "\n"
+    "with the schema written there once for each version: `pantheon-reconcile --schema >/etc/pantheon/manifest.schema.json`. It fits included "
+    "files too.\n"
+    "What a schema cannot say (keys that must agree, names that must differ, bounds of sizes) `--check` says.\n"
+    "\n"
     "## Several files\n"
     "\n"
     "`include: [ models.d/*.yaml ]` adds the models of other files, so that a package, a person or a script has one of its own. Such a file has "
@@ -155,7 +170,7 @@ static void json_text(const char *s, struct fo_buf *out) {
     fo_buf_putc(out, '"');
 }
 
-static void schema_of_group(const struct cf_keys *keys, struct fo_buf *out);
+static void schema_of_group(const struct cf_keys *keys, bool whole, struct fo_buf *out);
 static void schema_of_kind(const struct cf_key *k, enum cf_kind kind, struct fo_buf *out);
 
 static void schema_of_list(const struct cf_key *k, enum cf_kind each, struct fo_buf *out) {
@@ -174,8 +189,9 @@ static void schema_of_kind(const struct cf_key *k, enum cf_kind kind, struct fo_
         [CF_BYTES] = "^[0-9]+(\\.[0-9]+)?([KMGT]i?B|B)$",
         [CF_MS] = "^[0-9]+(\\.[0-9]+)?(ms|s|min|m|h|d)$",
         [CF_PERCENT] = "^-?[0-9]+(\\.[0-9]+)?%$",
+        [CF_PATH] = "^(?!~/|\\$)",
         [CF_NAME] = "^[A-Za-z0-9][A-Za-z0-9._:/-]*$",
-        [CF_URL] = "^(https?://|hf:)[^ ]+$",
+        [CF_URL] = "^(https?://[^/@# ]+/[^# ]*[^/# ]|hf:[A-Za-z0-9._-]+/[A-Za-z0-9._-]+(@[A-Za-z0-9._-]+)?/[A-Za-z0-9._/-]+)$",
         [CF_SHA256] = "^[0-9a-fA-F]{64}$",
         [CF_ADDRESS] = "^((https?://)?([0-9.]+|\\[[0-9a-fA-F:.]+\\]):[0-9]{1,5}|unix:/.+)$",
     };
@@ -202,7 +218,7 @@ static void schema_of_kind(const struct cf_key *k, enum cf_kind kind, struct fo_
         fo_buf_puts(out, "]");
         break;
     case CF_GROUP:
-        schema_of_group(k->keys, out);
+        schema_of_group(k->keys, true, out);
         break;
     case CF_LIST:
         if (k->one) {
@@ -214,7 +230,7 @@ static void schema_of_kind(const struct cf_key *k, enum cf_kind kind, struct fo_
         if (k->one) fo_buf_puts(out, "}]");
         break;
     default:
-        fo_buf_puts(out, "\"type\":\"string\",\"minLength\":1");
+        fo_buf_printf(out, "\"type\":\"string\",\"minLength\":1,\"maxLength\":%d", kind == CF_NAME ? CF_MAX_NAME_BYTES : CF_MAX_SCALAR_BYTES);
         if (patterns[kind]) {
             fo_buf_puts(out, ",\"pattern\":");
             json_text(patterns[kind], out);
@@ -241,16 +257,17 @@ static void schema_of_key(const struct cf_key *k, struct fo_buf *out) {
     fo_buf_puts(out, "}");
 }
 
-static void schema_of_group(const struct cf_keys *keys, struct fo_buf *out) {
+/* `whole`: what must be there is. */
+static void schema_of_group(const struct cf_keys *keys, bool whole, struct fo_buf *out) {
     const char *sep = "";
-    fo_buf_puts(out, "\"type\":\"object\",\"additionalProperties\":false,\"required\":[");
+    fo_buf_puts(out, whole ? "\"type\":\"object\",\"additionalProperties\":false,\"required\":[" : "\"type\":\"object\",\"additionalProperties\":false,\"anyOf\":[{\"required\":[");
     for (size_t i = 0; i < keys->n; i++)
         if (keys->rows[i].must && !keys->rows[i].later) {
             fo_buf_puts(out, sep);
             json_text(keys->rows[i].name, out);
             sep = ",";
         }
-    fo_buf_puts(out, "],\"properties\":{");
+    fo_buf_puts(out, whole ? "],\"properties\":{" : "]},{\"propertyNames\":{\"const\":\"models\"}}],\"properties\":{"); /* an included file has those alone */
     sep = "";
     for (size_t i = 0; i < keys->n; i++) {
         if (keys->rows[i].later) continue;
@@ -263,6 +280,6 @@ static void schema_of_group(const struct cf_keys *keys, struct fo_buf *out) {
 
 void cf_doc_schema(const struct cf_keys *root, struct fo_buf *out) {
     fo_buf_puts(out, "{\"$schema\":\"https://json-schema.org/draft/2020-12/schema\",\"title\":\"Pantheon manifest\",");
-    schema_of_group(root, out);
+    schema_of_group(root, false, out);
     fo_buf_puts(out, "}\n");
 }

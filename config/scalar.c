@@ -15,7 +15,7 @@
 #include "foundry/base/buf.h"
 #include "foundry/base/units.h"
 
-enum { MAX_NAME = 128, MAX_TEXT = 4096, SHA256_DIGITS = 64 };
+enum { SHA256_DIGITS = 64 };
 
 /* --- what YAML 1.1 makes of words (yaml.org/type, version 1.1: bool, null, int, float, timestamp) ------------------------------ */
 static size_t run_of(const char *s, const char *set) {
@@ -274,7 +274,7 @@ static bool is_text(const struct fault *f) {
 static bool read_text(const struct fault *f, union cf_value *ret) {
     if (!is_text(f)) return false;
     if (f->n->len == 0) return bad(f, CF_RANGE, "an empty text is not allowed");
-    if (f->n->len > MAX_TEXT) return bad(f, CF_RANGE, "a text of %u bytes; at most %d are allowed", f->n->len, MAX_TEXT);
+    if (f->n->len > CF_MAX_SCALAR_BYTES) return bad(f, CF_RANGE, "a text of %u bytes; at most %d are allowed", f->n->len, CF_MAX_SCALAR_BYTES);
     for (const char *s = f->n->text; *s; s++)
         if ((unsigned char)*s < 0x20 || *s == 0x7F)
             return bad(f, CF_RANGE, "a text with a control character (0x%02X) is not allowed", (unsigned char)*s);
@@ -310,7 +310,7 @@ static bool read_name(const struct fault *f, union cf_value *ret) {
     const char *s = f->n->text;
     if (!is_text(f)) return false;
     if (f->n->len == 0) return bad(f, CF_RANGE, "an empty text is not allowed");
-    if (f->n->len > MAX_NAME) return bad(f, CF_RANGE, "a text of %u bytes; at most %d are allowed", f->n->len, MAX_NAME);
+    if (f->n->len > CF_MAX_NAME_BYTES) return bad(f, CF_RANGE, "a text of %u bytes; at most %d are allowed", f->n->len, CF_MAX_NAME_BYTES);
     if (!run_of(s, start)) return bad(f, CF_RANGE, "'%s' does not start with a letter or a digit", SHOWN(f));
     size_t n = run_of(s, rest);
     uint32_t c = 0;

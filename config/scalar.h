@@ -6,6 +6,8 @@
 
 #include "config/schema.h"
 
+enum { CF_MAX_NAME_BYTES = 128, CF_MAX_SCALAR_BYTES = 4096 };
+
 union cf_value {
     bool flag;
     int64_t count;

@@ -10,6 +10,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "config/doc.h"
 #include "config/facts.h"
 #include "config/judge.h"
 #include "config/manifest.h"
@@ -26,11 +27,11 @@
 
 #define DEFAULT_MANIFEST "/etc/pantheon/models.yaml"
 #define DEFAULT_SOCKET "/run/pantheon/admin.sock"
-enum { IN_SYNC = 0, DONE = 0, FAILED = 1, SOME_REFUSED = 3, TIMED_OUT = 4, USAGE = 64, MAX_ANSWER = 64 << 20, WATCH_S = 1 };
+enum { IN_SYNC = 0, DONE = 0, FAILED = 1, SOME_REFUSED = 3, TIMED_OUT = 4, USAGE = 64, MAX_ANSWER = 64 << 20, MAX_SCHEMA = 1 << 20, WATCH_S = 1 };
 
 struct args {
     const char *manifest, *socket, *url, *facts, *save_facts, *if_generation, *timeout;
-    bool check, plan, prune, status, watch, reload, wait, json;
+    bool check, plan, prune, status, watch, reload, wait, json, schema;
 };
 
 static const struct row {
@@ -39,6 +40,7 @@ static const struct row {
     const char *help;
 } rows[] = {
     { "check", NULL, offsetof(struct args, check), "check the manifest alone, print every mistake, exit 0 or 1" },
+    { "schema", NULL, offsetof(struct args, schema), "print the JSON Schema of manifests, for editors" },
     { "plan", NULL, offsetof(struct args, plan), "print what applying would do, change nothing; exit 0 in sync, 2 changes, 3 some refused, 1 error" },
     { "prune", NULL, offsetof(struct args, prune), "unload models that were loaded over the admin API too" },
     { "reload", NULL, offsetof(struct args, reload), "ask the daemon to read its manifest again, and no more" },
@@ -392,8 +394,20 @@ static void print_check(const struct args *a, bool good, const struct pd_reading
     putchar('\n');
 }
 
+static int print_schema(void) {
+    struct fo_buf out;
+    fo_buf_init(&out, MAX_SCHEMA);
+    cf_doc_schema(cf_manifest_keys(), &out);
+    bool ok = !out.failed;
+    if (ok) fputs(fo_buf_str(&out), stdout);
+    else fprintf(stderr, "pantheon-reconcile: no memory to print the schema\n");
+    fo_buf_done(&out);
+    return ok ? DONE : FAILED;
+}
+
 static int run(const struct args *a) {
     struct pd_reading r;
+    if (a->schema) return print_schema();
     if (a->check) {
         bool good = a->json ? pd_source_read(a->manifest, &r) : read_manifest(a, &r);
         if (a->json) print_check(a, good, &r);
@@ -418,8 +432,8 @@ static int run(const struct args *a) {
 
 /* What does not go together. NULL = all is well. */
 static const char *conflict(const struct args *a) {
-    int modes = a->check + a->plan + a->status + a->reload;
-    if (modes > 1) return "--check, --plan, --status and --reload: one of them";
+    int modes = a->check + a->plan + a->status + a->reload + a->schema;
+    if (modes > 1) return "--check, --schema, --plan, --status and --reload: one of them";
     if (a->wait && !a->reload) return "--wait belongs to --reload (applying waits by itself)";
     if (a->watch && !a->status) return "--watch belongs to --status";
     if (a->facts && !a->plan) return "--facts belongs to --plan";
