@@ -85,6 +85,10 @@ static inline bool fo_kv_turned(enum fo_kv_kind kind) {
     return kind == FO_KV_KIND_Q4_0;
 }
 
+/* The steps that are tried for a turned block of Q4_0, before they are fitted: its largest value over these. */
+enum { FO_KV_Q4_STEPS = 3 };
+static const float fo_kv_q4_steps[FO_KV_Q4_STEPS] = { -8.0f, -8.5f, -9.0f };
+
 /* x [head_dim] by the orthogonal Hadamard matrix, in blocks of the largest power of two that divides head_dim; twice is as if never, but for rounding. */
 void fo_hadamard(float *x, int head_dim);
 

@@ -6,6 +6,7 @@
 #include "foundry/cpu/kernels.h"
 
 #if defined(__AVX2__) && defined(__FMA__) && defined(__F16C__)
+#include <math.h>
 #include <string.h>
 
 #include "foundry/cpu/avx2.h"
@@ -91,23 +92,46 @@ INLINE __m256i block_q8(const float *x, uint16_t *d) {
     return inv > 0 ? bytes32(x, inv) : _mm256_setzero_si256();
 }
 
-/* fo_q4_0_from_f32, a quant a byte. */
+/* turned_q4 of ref_attn.c, a quant a byte. */
 INLINE __m256i block_q4(const float *x, uint16_t *d) {
     float top = largest32(x);
-    if (top != top) {
-        *d = half_of(top);
+    if (!isfinite(top)) {
+        *d = half_of(NAN);
         return _mm256_setzero_si256();
     }
     unsigned is_top = 0;
     for (int i = 0; i < 32; i += 8)
         is_top |= (unsigned)_mm256_movemask_ps(_mm256_cmp_ps(_mm256_castsi256_ps(bits8(x + i)), _mm256_set1_ps(top), _CMP_EQ_OQ)) << i;
-    float step = x[__builtin_ctz(is_top)] / -8.0f;
-    const __m256 inv = _mm256_set1_ps(fo_inverse(step)), half = _mm256_set1_ps(8.5f);
-    *d = half_of(step);
-    __m256i q[4];
-    for (int i = 0; i < 4; i++) q[i] = _mm256_cvttps_epi32(_mm256_add_ps(_mm256_mul_ps(_mm256_loadu_ps(x + 8 * i), inv), half));
-    __m256i all = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
-    return _mm256_min_epi8(_mm256_permutevar8x32_epi32(all, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7)), _mm256_set1_epi8(15));
+    const float extreme = x[__builtin_ctz(is_top)];
+    const __m256 half = _mm256_set1_ps(8.5f);
+    __m256i best = _mm256_setzero_si256();
+    float nearest = -1;
+    for (int c = 0; c < FO_KV_Q4_STEPS; c++) {
+        float step = extreme / fo_kv_q4_steps[c];
+        const __m256 inv = _mm256_set1_ps(fo_inverse(step));
+        __m256 sums = _mm256_setzero_ps();
+        __m256i q[4], squares = _mm256_setzero_si256();
+        for (int i = 0; i < 4; i++) {
+            __m256 v = _mm256_loadu_ps(x + 8 * i);
+            q[i] = _mm256_cvttps_epi32(_mm256_add_ps(_mm256_mul_ps(v, inv), half));
+            q[i] = _mm256_max_epi32(_mm256_min_epi32(q[i], _mm256_set1_epi32(15)), _mm256_setzero_si256());
+            __m256i centred = _mm256_sub_epi32(q[i], _mm256_set1_epi32(8));
+            sums = _mm256_add_ps(sums, _mm256_mul_ps(v, _mm256_cvtepi32_ps(centred)));
+            squares = _mm256_add_epi32(squares, _mm256_mullo_epi32(centred, centred));
+        }
+        __m128 s = _mm_add_ps(_mm256_castps256_ps128(sums), _mm256_extractf128_ps(sums, 1));
+        __m128i n = _mm_add_epi32(_mm256_castsi256_si128(squares), _mm256_extracti128_si256(squares, 1));
+        s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+        n = _mm_add_epi32(n, _mm_shuffle_epi32(n, 0x4E));
+        float sum = _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
+        int of = _mm_cvtsi128_si32(_mm_add_epi32(n, _mm_shuffle_epi32(n, 0xB1)));
+        float fitted = of > 0 ? sum / (float)of : step, nearness = sum * fitted;
+        if (!(nearness > nearest)) continue;
+        nearest = nearness;
+        *d = half_of(fitted);
+        best = _mm256_packs_epi16(_mm256_packs_epi32(q[0], q[1]), _mm256_packs_epi32(q[2], q[3]));
+    }
+    return _mm256_permutevar8x32_epi32(best, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
 }
 
 INLINE unsigned char *quants(void *block, int head_dim, int tokens) {

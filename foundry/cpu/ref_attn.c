@@ -119,10 +119,38 @@ static void put_v_q8(const float *x, int head_dim, void *block, int tokens, int 
     put_q8(x, head_dim, block, tokens, token, v_q8);
 }
 
+/* A block of turned values in Q4_0's bytes. Where weights take their step of the largest value (fo_q4_0_from_f32), three steps are tried here, each
+ * fitted to its quants in the least squares, and the one is kept that is nearest to the values: of what is nearly normal a tenth less is lost.
+ * Sums are in an order that eight lanes can keep. */
+static void turned_q4(const float *x, struct fo_block_q4_0 *ret) {
+    float top = fo_abs_max(x, BLOCK), extreme = 0, best = -1;
+    *ret = (struct fo_block_q4_0){ .d = fo_f32_to_f16(NAN) };
+    if (!isfinite(top)) return;
+    for (int i = BLOCK - 1; i >= 0; i--)
+        if (fabsf(x[i]) == top) extreme = x[i];
+    for (int c = 0; c < FO_KV_Q4_STEPS; c++) {
+        struct fo_block_q4_0 b = { .d = 0 };
+        float step = extreme / fo_kv_q4_steps[c], inv = fo_inverse(step), sums[8] = { 0 };
+        int squares = 0;
+        for (int i = 0; i < BLOCK; i++) {
+            int q = (int)(x[i] * inv + 8.5f);
+            q = q < 0 ? 0 : q > 15 ? 15 : q;
+            b.qs[i % 16] |= (uint8_t)(q << i / 16 * 4);
+            sums[i % 8] += x[i] * (float)(q - 8);
+            squares += (q - 8) * (q - 8);
+        }
+        for (int n = 4; n > 0; n /= 2)
+            for (int i = 0; i < n; i++) sums[i] += sums[i + n];
+        float fitted = squares > 0 ? sums[0] / (float)squares : step, nearness = sums[0] * fitted;
+        b.d = fo_f32_to_f16(fitted);
+        if (nearness > best) best = nearness, *ret = b;
+    }
+}
+
 static void put_q4(const float *x, int head_dim, void *block, int tokens, int token, uint8_t *at(const void *, int, int, int, int, int *)) {
     for (int b = 0; b < head_dim / BLOCK; b++) {
         struct fo_block_q4_0 q;
-        fo_q4_0_from_f32(x + b * BLOCK, &q, BLOCK);
+        turned_q4(x + b * BLOCK, &q);
         *scale_at(block, tokens, token, b) = q.d;
         for (int i = 0; i < BLOCK; i++) {
             int shift;

@@ -17,6 +17,7 @@
 #include "foundry/ops.h"
 #include "foundry/quant.h"
 #include "tests/support/avx512_emulated.h"
+#include "tests/support/kept.h"
 
 static struct fo_rng rng;
 static struct fo_cpu_kernels ref;
@@ -692,19 +693,49 @@ static void stores_and_queries_have_the_references_bits(void **state) {
                 }
 }
 
-/* What the type's own quantiser makes of x. */
-static void as_kept(int kind, const float *x, int dim, float *out) {
-    unsigned char block[MAX_DIM * 4];
-    memcpy(out, x, (size_t)dim * sizeof *out);
-    if (kind == FO_KV_KIND_F32) return;
-    fo_dtype_info(kv_types[kind])->from_f32(x, block, (size_t)dim);
-    fo_dtype_info(kv_types[kind])->to_f32(block, out, (size_t)dim);
-}
-
 static double largest_of(const float *x, int n) {
     double most = 0;
     for (int i = 0; i < n; i++) most = fabs((double)x[i]) > most ? fabs((double)x[i]) : most;
     return most;
+}
+
+/* Q8_0 is kept as the type's own quantiser says. Q4_0 has its blocks' bytes with another step: of what is nearly normal it keeps more than the
+ * type's quantiser does, nothing is off by more than half a step, and what no step holds is NaN. */
+static void quantised_kv_keeps_what_its_type_can(void **state) {
+    (void)state;
+    fo_rng_seed(&rng, 10);
+    unsigned char block[64];
+    float x[32], kept[32], own[32];
+    double errors[2] = { 0 };
+    for (int n = 0; n < 4000; n++) {
+        float top = 0;
+        for (int i = 0; i < 32; i++) {
+            x[i] = 0;
+            for (int k = 0; k < 12; k++) x[i] += (float)uniform(-0.5, 0.5);
+            x[i] *= (float)(1 + n % 7);
+            top = fmaxf(top, fabsf(x[i]));
+        }
+        for (int kind = FO_KV_KIND_Q8_0; kind <= FO_KV_KIND_Q4_0; kind++) {
+            memcpy(kept, x, sizeof x);
+            test_kv_row(kv_types[kind], kept, 32);
+            fo_dtype_info(kv_types[kind])->from_f32(x, block, 32);
+            fo_dtype_info(kv_types[kind])->to_f32(block, own, 32);
+            if (kind == FO_KV_KIND_Q8_0) assert_memory_equal(kept, own, sizeof own);
+            for (int i = 0; i < 32 && kind == FO_KV_KIND_Q4_0; i++) {
+                assert_true(fabsf(kept[i] - x[i]) < 0.25f * top);
+                errors[0] += pow((double)(kept[i] - x[i]) / (1 + n % 7), 2), errors[1] += pow((double)(own[i] - x[i]) / (1 + n % 7), 2);
+            }
+        }
+    }
+    print_message("    Q4_0 errs by %.3f of what its own quantiser does\n", errors[0] / errors[1]);
+    assert_true(errors[0] < 0.95 * errors[1]);
+    static const float odd[] = { 0, 1e-45f, 1e38f, INFINITY, -INFINITY, NAN };
+    for (size_t k = 0; k < sizeof odd / sizeof *odd; k++) {
+        memset(x, 0, sizeof x);
+        x[5] = odd[k];
+        test_kv_row(FO_Q4_0, x, 32);
+        assert_true(k < 2 ? x[5] == 0.0f && x[6] == 0.0f : !isfinite(x[5]));
+    }
 }
 
 /* The reference against double arithmetic on what is kept, in blocks of any number of positions. An 8-bit query (Q4_0) is off by up to half a
@@ -732,7 +763,8 @@ static void the_references_attention_agrees_with_double(void **state) {
                 double largest = 0;
                 for (int t = lo; t < page; t++) {
                     double sum = 0, norm = 0, abs_sum = 0;
-                    as_kept(kind, x + t * dim, dim, row);
+                    memcpy(row, x + t * dim, (size_t)dim * sizeof *row);
+                    test_kv_row(kv_types[kind], row, dim);
                     for (int d = 0; d < dim; d++) {
                         sum += (double)q[d] * (double)row[d];
                         abs_sum += fabs((double)q[d] * (double)row[d]);
@@ -915,6 +947,7 @@ int main(void) {
         cmocka_unit_test(row_ops_agree_with_the_reference),
         cmocka_unit_test(rotations_agree_with_the_reference),
         cmocka_unit_test(stores_and_queries_have_the_references_bits),
+        cmocka_unit_test(quantised_kv_keeps_what_its_type_can),
         cmocka_unit_test(the_references_attention_agrees_with_double),
         cmocka_unit_test(attention_agrees_with_the_reference),
         cmocka_unit_test(attention_is_the_same_in_pieces),

@@ -16,6 +16,7 @@
 #include "foundry/cpu/kernels.h"
 #include "foundry/device.h"
 #include "foundry/dtype.h"
+#include "tests/support/kept.h"
 
 enum { MAX_CTX = 1200, MAX_ROWS = 64, N_LAYER = 2, LAYER = 1 };
 
@@ -99,25 +100,13 @@ static void attend_all(struct cache *c, const float *q, const float *k, const fl
     }
 }
 
-/* What a type makes of n floats, in place; four bits hold turned heads. */
-static void pass_through(enum fo_dtype type, float *x, size_t n, int head_dim) {
-    void *blocks = malloc(n * sizeof *x);
-    if (type != FO_F32) {
-        for (size_t i = 0; i < n && type == FO_Q4_0; i += (size_t)head_dim) fo_hadamard(x + i, head_dim);
-        fo_dtype_info(type)->from_f32(x, blocks, n);
-        fo_dtype_info(type)->to_f32(blocks, x, n);
-        for (size_t i = 0; i < n && type == FO_Q4_0; i += (size_t)head_dim) fo_hadamard(x + i, head_dim);
-    }
-    free(blocks);
-}
-
 static float *as_kept(const struct cache *c, const float *x, int len, bool of_v) {
     size_t row = (size_t)(c->g.n_head_kv * c->g.head_dim);
     float *kept = malloc((size_t)len * row * sizeof *kept);
     memcpy(kept, x, (size_t)len * row * sizeof *kept);
     for (int t = 0; t < len; t++) {
         struct fo_kv_place p = fo_kv_place(&c->g, c->pages[t / c->g.page_tokens]);
-        pass_through(of_v ? p.v_type : p.k_type, kept + (size_t)t * row, row, c->g.head_dim);
+        test_kv_kept(of_v ? p.v_type : p.k_type, kept + (size_t)t * row, row, c->g.head_dim);
     }
     return kept;
 }

@@ -15,6 +15,7 @@
 #include "foundry/cpu/kernels.h"
 #include "foundry/device.h"
 #include "foundry/ops.h"
+#include "tests/support/kept.h"
 
 enum { MAX_ROWS = 40, MAX_K = 2048, MAX_CTX = 800 };
 
@@ -512,18 +513,10 @@ static void attend_case(struct bench b, const struct kv_case *c, const float *q,
     free(pages[0]), free(pages[1]), free(bq), free(bo), free(bk), free(bv);
 }
 
-/* What the type makes of n floats; four bits hold turned heads. */
 static float *as_stored(enum fo_dtype type, const float *x, size_t n, int head_dim) {
     float *out = malloc(n * sizeof *out);
-    void *blocks = malloc(n * sizeof *out);
     memcpy(out, x, n * sizeof *out);
-    if (type != FO_F32) {
-        for (size_t i = 0; i < n && type == FO_Q4_0; i += (size_t)head_dim) fo_hadamard(out + i, head_dim);
-        fo_dtype_info(type)->from_f32(out, blocks, n);
-        fo_dtype_info(type)->to_f32(blocks, out, n);
-        for (size_t i = 0; i < n && type == FO_Q4_0; i += (size_t)head_dim) fo_hadamard(out + i, head_dim);
-    }
-    free(blocks);
+    test_kv_kept(type, out, n, head_dim);
     return out;
 }
 
