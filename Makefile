@@ -188,7 +188,7 @@ check-size:    ; $(Q)tests/lint/size
 check-symbols: $(LIBS) ; $(Q)tests/lint/symbols $(B)
 check-isa:     $(LIBS) ; $(Q)tests/lint/isa $(B)
 check-headers: ; $(Q)CC='$(CC)' WARN='$(WARN)' tests/lint/headers
-check-docs: $(B)/pantheon-$(BACKEND) $(B)/pantheon-reconcile ; $(Q)scripts/gen-docs.sh --check $(B)/pantheon-$(BACKEND)
+check-docs: $(B)/pantheon-$(BACKEND) $(B)/pantheon-reconcile $(B)/pantheond ; $(Q)PYTHON=$(PYTHON) scripts/gen-docs.sh --check $(B)/pantheon-$(BACKEND)
 # The library as a stranger uses it: one header, one archive, these four flags.
 check-embed: $(B)/libpantheon.a
 	$(Q)$(CC) -std=c11 -Wall -Wextra -Werror -Iinclude $(CFLAGS.$(FLAVOUR)) -o $(B)/embed examples/embed.c $< -ljansson -lm -lpthread -ldl

@@ -5,7 +5,7 @@
 #   scripts/deps.sh cross DIR          a compiler and an emulator for 64-bit Arm; its libraries are unpacked into DIR, not installed
 set -eu
 build='gcc make pkg-config libc6-dev libyaml-dev libjansson-dev libsystemd-dev libcurl4-openssl-dev libssl-dev python3 python3-venv ca-certificates'
-check="$build libcmocka-dev libsimde-dev binutils shellcheck"
+check="$build libcmocka-dev libsimde-dev binutils shellcheck mandoc"
 cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static make pkg-config python3'
 what=${1:-build}
 case $what in

@@ -1,5 +1,5 @@
 #!/bin/sh
-# Writes docs/cli.md from the command lines' own tables; pantheon-reconcile stands beside pantheon.   scripts/gen-docs.sh [--check] PATH-OF-PANTHEON
+# Writes docs/cli.md, docs/man and packaging/completions from the command lines' own tables; pantheon-reconcile and pantheond stand beside pantheon.   scripts/gen-docs.sh [--check] PATH-OF-PANTHEON
 set -eu
 mode=write
 [ "${1:-}" != --check ] || { mode=check; shift; }
@@ -21,8 +21,12 @@ page() {
     "$(dirname "$bin")/pantheon-reconcile" --help
     echo '```'
 }
+man=$(dirname "$0")/gen-man.py
 if [ $mode = check ]; then
     page | cmp -s - docs/cli.md || { echo 'docs/cli.md differs from the tables: run scripts/gen-docs.sh build/release/pantheon-cpu' >&2; exit 1; }
+    "${PYTHON:-python3}" "$man" --check "$bin"
+    ! command -v mandoc >/dev/null 2>&1 || mandoc -T lint -W warning docs/man/*
 else
     page >docs/cli.md
+    "${PYTHON:-python3}" "$man" "$bin"
 fi
