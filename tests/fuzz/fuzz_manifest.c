@@ -6,6 +6,29 @@
 #include "config/manifest.h"
 #include "foundry/base/buf.h"
 
+/* The same bytes as a file that is included, and what they include themselves. */
+static void check_files(const char *text, size_t size) {
+    static const char head[] = "version: 1\nmodels: [ { name: own, source: { path: p } } ]\n";
+    const struct cf_text texts[] = { { "m.yaml", head, sizeof head - 1 }, { "i.yaml", text, size } };
+    struct cf_manifest *m = NULL;
+    struct cf_includes in;
+    struct cf_report rep;
+    struct fo_err e;
+    if (cf_manifest_includes(text, size, &in, &e) || in.n > 64) abort();
+    for (size_t i = 0; i < in.n; i++)
+        if (!in.list[i].pattern || in.list[i].line < 1 || in.list[i].col < 1) abort();
+    cf_includes_done(&in);
+    int rc = cf_manifest_parse_files(texts, 2, NULL, 0, &m, &rep, &e);
+    if ((rc == FO_OK) != (m != NULL) || (rc == FO_OK) != (rep.n == 0)) abort();
+    char *s = rep.n ? cf_report_format(&rep, texts) : NULL;
+    if (rep.n && !s) abort();
+    for (size_t i = 0; m && i < m->n_models; i++)
+        if (!m->models[i].name || m->models[i].line < 1) abort();
+    free(s);
+    cf_manifest_free(m);
+    cf_report_done(&rep);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* What is written reads back as an equal model. */
@@ -45,5 +68,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     for (size_t i = 0; m && i < m->n_models; i++) check_model(&m->models[i]);
     cf_manifest_free(m);
     cf_report_done(&rep);
+    check_files(text, size);
     return 0;
 }
