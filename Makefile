@@ -91,7 +91,14 @@ $(B)/libfoundry.a:   $(FOUNDRY_OBJ)
 $(B)/libengine.a:    $(ENGINE_OBJ)
 $(B)/libpantheon.a:  $(ENGINE_OBJ) $(FOUNDRY_OBJ)
 $(B)/libconfig.a:    $(call obj,$(call src,config))
-$(B)/libpantheond.a: $(call obj,$(filter-out $(MAINS),$(call src,daemon)))
+$(B)/libpantheond.a: $(call obj,$(filter-out $(MAINS),$(call src,daemon))) $(B)/page_text.o
+# The page's files as texts (daemon/page.c): its comment says why they are one answer.
+PAGE := $(wildcard daemon/page/page.*)
+$(B)/page_text.c: $(PAGE)
+	$(Q)mkdir -p $(@D); { echo 'extern const char pd_page_html[], pd_page_css[], pd_page_js[];'; \
+	 for f in $(PAGE); do echo "const char pd_page_$${f##*.}[] = {"; od -An -v -tx1 $$f | sed 's/ \(..\)/0x\1,/g'; echo '0 };'; done; } > $@.new && mv $@.new $@
+$(B)/page_text.o: $(B)/page_text.c $(B)/.flags
+	$(Q)$(CC) $(ALL_CFLAGS) -c -o $@ $<
 $(B)/%.a: ; $(Q)rm -f $@; $(AR) rcs $@ $^
 $(B)/tests/support.a: $(HELPERS)
 

@@ -264,6 +264,8 @@ void pd_asked_of(const struct pd_head *head, enum pd_from from, const char *own,
             ret->authorization = value;
         }
     }
+    const char *accept = pd_head_get(head, "accept");
+    ret->page = accept && strstr(accept, "text/html");
     ret->body = head->chunked || head->length > 0;
     ret->preflight = method && ret->origin && strcmp(head->method, "OPTIONS") == 0 && !ret->body;
 }
@@ -276,9 +278,10 @@ static bool is_path(const char *path, const char *what) {
 }
 
 /* What is answered to those who have no key: browsers and probes. With a body it is neither, and whoever has no key shall not fill our
- * memory. */
+ * memory. The page at / has a field for the key then, and nothing else. */
 static bool is_open(const struct pd_asked *q, bool reads) {
-    return !q->body && (strcmp(q->method, "OPTIONS") == 0 || (reads && (is_path(q->path, "/health") || is_path(q->path, "/ready"))));
+    bool page = q->page && !q->authorization && is_path(q->path, "/");
+    return !q->body && (strcmp(q->method, "OPTIONS") == 0 || (reads && (page || is_path(q->path, "/health") || is_path(q->path, "/ready"))));
 }
 
 static bool refuse(struct pd_leave *ret, struct pd_error *x, enum pd_error_id id, const char *why) {
@@ -291,16 +294,15 @@ static bool refuse_admin(struct pd_leave *ret, struct pd_error *x, const char *w
     return pd_error_set(x, PD_ERR_FORBIDDEN, NULL, "Administration is for the admin socket (server.admin_socket), for this machine itself, and for keys with `admin`; this request is refused because %s.", why);
 }
 
-/* Plainly from this machine: not a web page that its browser shows there, nor somebody behind a proxy that runs there. */
-static bool judge_admin(const struct pd_asked *q, struct pd_leave *ret, struct pd_error *x) {
-    char why[96];
-    if (q->from == PD_FROM_SOCKET) return refuse_admin(ret, x, "it comes over a socket of server.listen, whose clients may be a proxy's");
-    if (q->from != PD_FROM_LOOPBACK) return refuse_admin(ret, x, "it comes from another machine");
-    if (!q->host || !pd_host_is_loopback(q->host)) return refuse_admin(ret, x, "its Host is not this machine's loopback");
-    if (q->origin) return refuse_admin(ret, x, "it comes from a web page (Origin)");
-    if (!q->proxied) return true;
-    snprintf(why, sizeof why, "it comes through a proxy (%s)", q->proxied);
-    return refuse_admin(ret, x, why);
+/* Why a request is not plainly from this machine, but a web page's that its browser shows there, or of somebody behind a proxy that runs there: "" = it is. */
+static const char *why_not_here(const struct pd_asked *q, char *why, size_t size) {
+    if (q->from == PD_FROM_SOCKET) return "it comes over a socket of server.listen, whose clients may be a proxy's";
+    if (q->from != PD_FROM_LOOPBACK) return "it comes from another machine";
+    if (!q->host || !pd_host_is_loopback(q->host)) return "its Host is not this machine's loopback";
+    if (q->origin) return "it comes from a web page (Origin)";
+    if (!q->proxied) return "";
+    snprintf(why, size, "it comes through a proxy (%s)", q->proxied);
+    return why;
 }
 
 static bool judge_key(const struct pd_rules *r, const struct pd_asked *q, bool admin, struct pd_leave *ret, struct pd_error *x) {
@@ -313,6 +315,7 @@ static bool judge_key(const struct pd_rules *r, const struct pd_asked *q, bool a
     ret->key = pd_keys_find(r->keys, key + 6 + strspn(key + 6, " \t"));
     if (!ret->key) return refuse(ret, x, PD_ERR_KEY, "The API key is not one of this server's.");
     if (admin && !ret->key->admin) return refuse_admin(ret, x, "its key has no `admin`");
+    ret->admin = ret->key->admin;
     ret->counted = !admin && ret->key->max_concurrent && strcmp(q->method, "POST") == 0;
     return true;
 }
@@ -320,8 +323,14 @@ static bool judge_key(const struct pd_rules *r, const struct pd_asked *q, bool a
 bool pd_access_judge(const struct pd_rules *r, const struct pd_asked *q, struct pd_leave *ret, struct pd_error *x) {
     bool admin = strncmp(q->path, "/admin", 6) == 0, reads = strcmp(q->method, "GET") == 0 || strcmp(q->method, "HEAD") == 0;
     *ret = (struct pd_leave){ .kind = PD_LEAVE };
-    if (q->from == PD_FROM_UNIX) return true; /* who may open the socket, its mode says */
-    if (admin && !r->keyed) return judge_admin(q, ret, x);
+    ret->admin = q->from == PD_FROM_UNIX; /* who may open the socket, its mode says */
+    if (ret->admin) return true;
+    if (!r->keyed) {
+        char text[96];
+        const char *why = why_not_here(q, text, sizeof text);
+        ret->admin = !*why;
+        if (admin) return ret->admin || refuse_admin(ret, x, why);
+    }
     if (q->host && !pd_host_allowed(q->host, r->hosts, r->n_hosts, q->own)) {
         char why[400];
         snprintf(why, sizeof why, "This server is not called '%.200s'. Ask for it by a loopback name or by its own address, or list the name in the manifest's server.allowed_hosts.", q->host);

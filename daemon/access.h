@@ -75,6 +75,7 @@ struct pd_asked {
     bool body;                 /* one is announced */
     bool preflight;            /* OPTIONS with Origin and Access-Control-Request-Method, no body */
     const char *proxied;       /* the name of a header that only proxies send */
+    bool page;                 /* a browser asks for what it can show (Accept: text/html) */
 };
 
 /* Takes it from a head; texts stay the head's. */
@@ -84,6 +85,7 @@ struct pd_leave {
     enum pd_leave_kind { PD_LEAVE, PD_LEAVE_PREFLIGHT, PD_LEAVE_REFUSED } kind; /* PREFLIGHT: answer it, it goes no further */
     const struct pd_key *key; /* whose request it is; NULL = nobody's */
     bool counted;             /* it is one of the key's max_concurrent */
+    bool admin;               /* the pages of /admin would be answered too */
     const char *allow_origin; /* what Access-Control-Allow-Origin says; NULL = no such header */
     bool vary;                /* another Origin might get another answer */
 };

@@ -9,6 +9,7 @@
 #include "config/facts.h"
 #include "config/judge.h"
 #include "config/manifest.h"
+#include "daemon/api_events.h"
 #include "daemon/app.h"
 #include "daemon/http.h"
 #include "daemon/oai.h"
@@ -92,15 +93,26 @@ void pd_get_admin_facts(struct pd_app *app, struct pd_call *c, const char *param
     pd_view_put(v);
 }
 
+/* What a die's driver says; nothing of what it does not. */
+static void add_sensors(json_t *die, const struct fo_sensors *s) {
+    if (s->has_temperature) json_object_set_new(die, "temperature_celsius", json_real(s->temperature_celsius));
+    if (s->has_power) json_object_set_new(die, "power_watts", json_real(s->power_watts));
+    if (!s->has_ecc) return;
+    json_object_set_new(die, "ecc_corrected", json_integer((json_int_t)s->ecc_corrected));
+    json_object_set_new(die, "ecc_uncorrected", json_integer((json_int_t)s->ecc_uncorrected));
+}
+
 void pd_get_admin_dies(struct pd_app *app, struct pd_call *c, const char *param) {
     struct fo_buf out;
     (void)param;
     struct pd_view *v = pd_app_view(app);
     fo_buf_init(&out, CF_MAX_FACTS_BYTES);
     cf_facts_write_some(v->facts, CF_FACTS_DIES, &out);
-    pd_view_put(v);
-    pd_json_reply(c, 200, &out);
+    json_t *o = out.failed ? NULL : json_loadb(fo_buf_str(&out), out.len, 0, NULL);
+    for (size_t i = 0; o && v->sensors && i < v->facts->n_dies; i++) add_sensors(json_array_get(json_object_get(o, "dies"), i), &v->sensors[i]);
     fo_buf_done(&out);
+    pd_view_put(v);
+    pd_reply_object(c, 200, o);
 }
 
 static json_t *condition_object(const char *type, const struct pd_condition *k) {
@@ -183,19 +195,11 @@ static void add_counters(struct pd_app *app, const struct pd_view *v, const stru
                                   (json_int_t)e->load_failures));
 }
 
-static json_t *event_object(const struct pd_event *ev) {
-    json_t *o = json_pack("{s:I, s:I, s:s, s:s}", "seq", (json_int_t)ev->seq, "time", (json_int_t)ev->time, "event", pd_event_kind(ev->id)->name, "text", ev->text);
-    if (o && *ev->model) json_object_set_new(o, "model", json_string(ev->model));
-    if (o && *ev->who) json_object_set_new(o, "who", json_string(ev->who));
-    if (o && pd_event_kind(ev->id)->bad) json_object_set_new(o, "bad", json_true());
-    return o;
-}
-
 static json_t *events_of(struct pd_app *app, const char *model) {
     json_t *list = json_array();
     struct pd_event ev;
     for (uint64_t after = 0; pd_app_next_event(app, after, model, &ev); after = ev.seq) {
-        json_array_append_new(list, event_object(&ev));
+        json_array_append_new(list, pd_event_object(&ev));
         if (json_array_size(list) > MAX_EVENTS) json_array_remove(list, 0);
     }
     return list;
@@ -228,7 +232,7 @@ static json_t *model_status(struct pd_app *app, const struct pd_view *v, const s
 static json_t *server_object(const struct pd_app *app, const struct pd_view *v) {
     json_t *conditions = json_array();
     for (int i = 0; i < PD_N_SERVER_CONDITIONS; i++) json_array_append_new(conditions, condition_object(pd_server_condition_name(i), &v->conditions[i]));
-    return json_pack("{s:s, s:I, s:b, s:o, s:I, s:I, s:s}", "config", app->config ? app->config : "", "generation", (json_int_t)v->manifest->generation, "settled", v->settled, "conditions", conditions, "refused", (json_int_t)v->n_refused,
+    return json_pack("{s:s, s:I, s:I, s:b, s:o, s:I, s:I, s:s}", "config", app->config ? app->config : "", "generation", (json_int_t)v->manifest->generation, "observed_generation", (json_int_t)v->observed_generation, "settled", v->settled, "conditions", conditions, "refused", (json_int_t)v->n_refused,
                      "failing", (json_int_t)v->n_failing, "report", v->report);
 }
 
@@ -395,7 +399,7 @@ static void stream_steps(struct pd_app *app, struct pd_call *c, uint64_t seq, ui
         bool looked = v->asked >= seq, done = looked && (v->settled || !v->manifest_ok), ok = true;
         while (ok && pd_app_next_event(app, event, NULL, &ev)) {
             event = ev.seq;
-            ok = write_line(c, event_object(&ev));
+            ok = write_line(c, pd_event_object(&ev));
             said = fo_now_ms();
         }
         if (ok && done) ok = write_line(c, verdict_object(app, v, v->manifest_ok ? "applied" : "manifest_invalid")) && false;
@@ -429,9 +433,7 @@ void pd_post_admin_reconcile(struct pd_app *app, struct pd_call *c, const char *
             return;
         }
     }
-    pthread_mutex_lock(&app->lock);
-    event = app->next_event - 1;
-    pthread_mutex_unlock(&app->lock);
+    event = pd_app_last_event(app);
     if (asked_for(c, "prune") && !ask(app, c, PD_ASK_PRUNE, NULL, NULL, &seq)) return;
     if (!ask(app, c, PD_ASK_RELOAD, NULL, NULL, &seq)) return;
     if (asked_for(c, "stream")) {

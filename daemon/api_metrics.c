@@ -35,6 +35,7 @@ struct at {
     struct pd_app *app;
     const struct pd_view *view;
     const struct cf_die_fact *die;
+    const struct fo_sensors *sensors; /* of it; no reading is there when nobody knows */
     const struct pd_entry *entry;
     enum pd_model_state state;
     const struct pd_copy *copy;
@@ -68,6 +69,10 @@ VALUE(die_ours, a->die->ours_bytes)
 VALUE(die_foreign, a->die->foreign_bytes)
 VALUE(host_pressure, a->view->facts->host.pressure)
 VALUE(die_pressure, a->die->pressure)
+VALUE(die_temperature, a->sensors->has_temperature ? a->sensors->temperature_celsius : (double)NAN)
+VALUE(die_power, a->sensors->has_power ? a->sensors->power_watts : (double)NAN)
+VALUE(die_corrected, a->sensors->has_ecc ? (double)a->sensors->ecc_corrected : (double)NAN)
+VALUE(die_uncorrected, a->sensors->has_ecc ? (double)a->sensors->ecc_uncorrected : (double)NAN)
 VALUE(model_ready, a->entry->state == PD_MODEL_READY)
 VALUE(model_in_state, a->entry->state == a->state)
 VALUE(loads, a->entry->loads)
@@ -146,6 +151,10 @@ static const struct metric {
     { "pantheon_die_memory_held_bytes", GAUGE, DIE, die_ours, .help = "Held by our models; one that is being loaded counts in full." },
     { "pantheon_die_memory_foreign_bytes", GAUGE, DIE, die_foreign, .help = "Held by others, as the driver says." },
     { "pantheon_die_pressure_level", GAUGE, DIE, die_pressure, .help = "How short the die's memory is, as that of the host; a host die's is the host's." },
+    { "pantheon_die_temperature_celsius", GAUGE, DIE, die_temperature, .help = "Where the driver says it." },
+    { "pantheon_die_power_watts", GAUGE, DIE, die_power, .help = "Where the driver says it." },
+    { "pantheon_die_ecc_errors_total", COUNTER, DIE, die_corrected, .help = "Errors of the die's memory since its driver was loaded, where it says them.", LABEL("kind", "corrected") },
+    { "pantheon_die_ecc_errors_total", COUNTER, DIE, die_uncorrected, LABEL("kind", "uncorrected") },
     { "pantheon_model_ready", GAUGE, MODEL, model_ready, .help = "1 while the model serves." },
     { "pantheon_model_state", GAUGE, STATE, model_in_state, .help = "1 for the state that the model is in, 0 for the others." },
     { "pantheon_model_loads_total", COUNTER, MODEL, loads, .help = "Loads that succeeded." },
@@ -206,7 +215,9 @@ bool pd_metric_doc(size_t i, struct pd_metric_doc *ret) {
 }
 
 static void put_sample(struct fo_buf *out, const struct metric *m, const struct at *a) {
+    double v = m->value(a);
     char before = '{', replica[16];
+    if (isnan(v)) return; /* nobody says it */
     fo_buf_puts(out, m->name);
     if (m->scope == BUILD) {
         pd_metric_label(out, &before, "version", pn_version());
@@ -222,12 +233,12 @@ static void put_sample(struct fo_buf *out, const struct metric *m, const struct 
     if (a->die) pd_metric_label(out, &before, "die", a->die->name);
     if (a->part) pd_metric_label(out, &before, "die", a->part->dev->die.name);
     if (m->label) pd_metric_label(out, &before, m->label, m->label_value);
-    double v = m->value(a);
     bool whole = v == floor(v) && fabs(v) < 0x1p53;
     fo_buf_printf(out, whole ? "%s %.0f\n" : "%s %.9g\n", before == ',' ? "}" : "", v);
 }
 
 static void put_samples(struct fo_buf *out, const struct metric *m, struct pd_app *app, const struct pd_view *v, const struct pd_copies *copies) {
+    static const struct fo_sensors none;
     struct at a = { .app = app, .view = v };
     switch (m->scope) {
     case BUILD:
@@ -237,6 +248,7 @@ static void put_samples(struct fo_buf *out, const struct metric *m, struct pd_ap
     case DIE:
         for (size_t i = 0; i < v->facts->n_dies; i++) {
             a.die = &v->facts->dies[i];
+            a.sensors = v->sensors ? &v->sensors[i] : &none;
             put_sample(out, m, &a);
         }
         break;

@@ -8,13 +8,19 @@
 #include "daemon/app.h"
 #include "daemon/http.h"
 #include "daemon/oai.h"
+#include "daemon/page.h"
 #include "daemon/routes.h"
 #include "engine/engine.h"
 #include "engine/version.h"
 #include "foundry/device.h"
 
 void pd_get_root(struct pd_app *app, struct pd_call *c, const char *param) {
+    const char *accept = pd_head_get(c->head, "accept");
     (void)param;
+    if (accept && strstr(accept, "text/html")) {
+        pd_page_reply(app, c);
+        return;
+    }
     struct pd_view *v = pd_app_view(app);
     json_t *models = json_array();
     for (size_t i = 0; i < v->n; i++)

@@ -60,6 +60,9 @@ void pd_view_put(struct pd_view *v) {
     pd_counted_manifest_put(v->manifest);
     free(v->entries);
     free(v->report);
+    free(v->sensors);
+    free(v->plan_json);
+    free(v->plan_text);
     free(v);
 }
 

@@ -16,6 +16,7 @@ struct cf_manifest;
 struct cf_model;
 struct cf_sampling;
 struct fo_err;
+struct fo_sensors;
 struct pd_cert;
 struct pd_error;
 struct pd_gate;
@@ -64,6 +65,19 @@ struct pd_entry {
     struct pd_condition conditions[PD_N_CONDITIONS];
 };
 
+/* A step that was taken, or is being taken. */
+struct pd_performed {
+    int64_t at;      /* seconds since 1970 */
+    char step[8];    /* "load", "unload", "set", "reload" */
+    char model[128];
+    int64_t replica;
+    char why[192];
+    uint64_t took_ms;
+    enum { PD_STEP_RUNS, PD_STEP_DONE, PD_STEP_FAILED } result;
+    char error[192]; /* of FAILED */
+};
+enum { PD_MAX_PERFORMED = 32 };
+
 struct pd_counted_manifest {
     atomic_int refs;
     struct cf_manifest *m;
@@ -74,6 +88,12 @@ struct pd_view {
     atomic_int refs;
     struct pd_counted_manifest *manifest;
     struct cf_facts *facts;    /* as last observed */
+    struct fo_sensors *sensors; /* [facts->n_dies] what their drivers say; NULL = no memory for it */
+    uint64_t observed_generation; /* of the manifest that the last plan was made for; 0 = none yet */
+    int64_t plan_at;           /* when that was made, seconds since 1970 */
+    char *plan_json, *plan_text; /* as cf_plan_json and cf_plan_text make them; NULL = none yet, or no memory */
+    struct pd_performed performed[PD_MAX_PERFORMED]; /* [n_performed] the last steps, newest last */
+    size_t n_performed;
     struct pd_entry *entries;  /* [n]: declared ones in manifest order, then ad hoc and leaving ones */
     size_t n;
     struct pd_condition conditions[PD_N_SERVER_CONDITIONS];

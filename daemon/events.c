@@ -93,6 +93,13 @@ void pd_app_event_by(struct pd_app *app, enum pd_event_id id, const char *model,
     va_end(ap);
 }
 
+uint64_t pd_app_last_event(struct pd_app *app) {
+    pthread_mutex_lock(&app->lock);
+    uint64_t last = app->next_event - 1;
+    pthread_mutex_unlock(&app->lock);
+    return last;
+}
+
 bool pd_app_next_event(struct pd_app *app, uint64_t after, const char *model, struct pd_event *ret) {
     bool found = false;
     pthread_mutex_lock(&app->lock);

@@ -78,5 +78,8 @@ void pd_app_event_by(struct pd_app *app, enum pd_event_id id, const char *model,
 /* Copies the oldest event newer than `after` (of `model` only, unless NULL) to *ret; false = there is none. Any thread. */
 bool pd_app_next_event(struct pd_app *app, uint64_t after, const char *model, struct pd_event *ret);
 
+/* The number of the newest event; 0 = none yet. Any thread. */
+uint64_t pd_app_last_event(struct pd_app *app);
+
 /* The reference page docs/events.md. */
 void pd_events_doc(struct fo_buf *out);

@@ -261,6 +261,7 @@ bool pd_gate_admit(void *ctx, struct pd_call *c) {
     bool ok = pd_access_judge(&rules->r, &q, &leave, &x);
     put_cors(c, &leave);
     c->most_priority = leave.key ? leave.key->priority : PN_PRIORITY_HIGH;
+    c->admin = leave.admin;
     if (leave.key) memcpy(c->note.key, leave.key->name, sizeof c->note.key);
     if (ok && leave.counted) ok = count(g, c, leave.key, &x);
     rules_put(rules);

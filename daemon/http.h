@@ -51,6 +51,7 @@ struct pd_call {
     char client[46];            /* its address; "unix" */
     uint64_t start_ms;          /* when its head had arrived (fo_now_ms) */
     char headers[512];          /* further lines for whatever answers it, as in pd_reply; "" = none */
+    bool admin;                 /* whoever let it in would let it see the pages of /admin */
     enum pn_priority most_priority; /* of a request for a model: the highest that whoever admits it allows */
     struct pd_note note;
     struct pd_call *held, **held_link; /* whoever admits it may keep it in a list, until `done` */

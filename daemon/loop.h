@@ -4,7 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#include "daemon/events.h"
+#include "daemon/app.h"
 #include "daemon/reconcile.h"
 #include "daemon/source.h"
 #include "daemon/world.h"
@@ -12,7 +12,6 @@
 struct cf_facts;
 struct cf_plan;
 struct cf_step;
-struct pd_counted_manifest;
 struct pd_loader;
 struct pd_step;
 
@@ -35,6 +34,9 @@ struct pd_loop {
     struct cf_facts *facts; /* what the plan was made from */
     struct cf_plan *plan;
     struct pd_counted_manifest *plan_manifest;
+    int64_t plan_at; /* seconds since 1970 */
+    struct pd_performed performed[PD_MAX_PERFORMED]; /* step n is at n % PD_MAX_PERFORMED */
+    uint64_t n_performed;
     uint64_t asked;
     bool settled, first_pass_over, draining, probe_failed, useless;
     uint64_t backoff_ms, next_look_ms, step_started_ms, extended_ms;
@@ -44,6 +46,11 @@ struct pd_loop {
     size_t n_heartbeats;
 };
 
+/* Notes that a step of the plan is taken; what became of it is noted when it ends. */
+void pd_note_step(struct pd_loop *l, const struct cf_step *p);
+void pd_note_step_end(struct pd_loop *l, int code, const char *error, uint64_t took_ms);
+/* Puts the plan, the steps and what the dies' drivers say into a view that nobody has yet. */
+void pd_show_plan(const struct pd_loop *l, struct pd_view *v);
 /* The model waits, longer after each failure in a row, and pages and the log say why. */
 void pd_note_failure(struct pd_loop *l, const char *name, const char *why);
 /* Hands to the loader what is to be measured; false = nothing is, or it cannot be done now. */

@@ -99,6 +99,7 @@ static void publish(struct pd_loop *l) {
     };
     struct pd_view *v = pd_status_view(&in);
     if (v) {
+        pd_show_plan(l, v);
         say_refusals(l, before, v);
         pd_app_publish(l->app, v);
     }
@@ -428,6 +429,7 @@ static int make_plan(struct pd_loop *l, struct fo_err *e) {
     }
     drop_plan(l);
     l->plan = plan;
+    l->plan_at = time(NULL);
     l->facts = facts;
     l->plan_manifest = l->manifest;
     atomic_fetch_add(&l->manifest->refs, 1);

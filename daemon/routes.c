@@ -19,7 +19,7 @@
 #include "foundry/base/log.h"
 
 static const struct pd_route routes[] = {
-    { "GET", "/", pd_get_root, true, .doc = "Name, version, build, backend, and the models with their status." },
+    { "GET", "/", pd_get_root, true, .doc = "Name, version, build, backend, and the models with their status. To a browser (Accept: text/html) a page with the state of the server, for whoever may see /admin, and a chat to try a model." },
     { "GET", "/health", pd_get_health, true, .doc = "That the process answers, and each model's counters: a snapshot that waits for no model.", .polled = true },
     { "GET", "/ready", pd_get_ready, true, .doc = "200 when the first pass over the manifest is done and a declared model serves (or none is declared); else 503 with the reason.", .polled = true },
     { "GET", "/v1/models", pd_get_models, false, .doc = "The declared models, whether they serve, and what they hold (context_window, max_output_tokens, status)." },
@@ -44,9 +44,16 @@ static const struct pd_route routes[] = {
       .doc = "What each loaded copy of a model is doing, slot by slot: state, counts of tokens, the request's id, and the limits. A snapshot that waits for no model; nothing of what requests say.", .polled = true },
     { "GET", "/metrics", pd_get_metrics, true, .doc = "For Prometheus (text format 0.0.4): the metrics below. A snapshot that waits for no model.", .type = "text/plain", .polled = true },
     { "GET", "/openapi.json", pd_get_openapi, true, .doc = "This API as OpenAPI 3.1, made of the same tables as this page." },
-    { "GET", "/admin/dies", pd_get_admin_dies, true, .doc = "Host memory and dies: budget, reserve, held by us, used by others, health." },
+    { "GET", "/admin/dies", pd_get_admin_dies, true, .doc = "Host memory and dies: budget, reserve, held by us, used by others, health; temperature, power and ECC errors where the driver says them." },
     { "GET", "/admin/models", pd_get_admin_models, true,
       .doc = "Each model's status: generation and observed_generation, placement with the type of its KV and the bytes estimated and measured, limits, conditions, counters, last events; and the server's conditions." },
+    { "GET", "/admin/events", pd_get_admin_events, true,
+      .doc = "What happened (events.md): the newest `limit` (100; 1,000 are kept), of `model` alone if it is given; `?since=N` has those behind number N, the oldest of them first. With Accept: text/event-stream all of them, and then each as "
+      "it happens; a client that comes back goes on behind its Last-Event-ID.", .query = "since limit model", .answers_at_once = true },
+    { "GET", "/admin/plan", pd_get_admin_plan, true,
+      .doc = "The last plan: what it was made for and when, its verdicts and the steps that are left (`plan`, and as `text`), and the steps that were performed, with their times." },
+    { "GET", "/admin/live", pd_get_admin_live, true,
+      .doc = "What the page at / shows, as it changes (text/event-stream): `part` events with the HTML of a part, and each second a `sample` of the counters.", .type = "text/event-stream" },
     { "GET", "/admin/facts", pd_get_admin_facts, true, .doc = "What the planner is given, looked at afresh: for `pantheon-reconcile --save-facts`." },
     { "POST", "/admin/models/load", pd_post_admin_load, false,
       .doc = "Loads a model that the manifest does not declare (the body has the manifest's model keys), or ends an unload by hand (the body has `name` alone). `?wait=1` answers when it serves or not; `?dry_run=1` changes nothing and answers which keys would be changed, and what that costs.", .query = "wait dry_run" },

@@ -54,5 +54,7 @@ pd_route_fn pd_get_session, pd_put_session, pd_delete_session; /* api_sessions.c
 pd_route_fn pd_get_slots;                                /* api_slots.c */
 pd_route_fn pd_get_metrics;                              /* api_metrics.c */
 pd_route_fn pd_get_openapi;                              /* openapi.c */
+pd_route_fn pd_get_admin_events, pd_get_admin_plan;      /* api_events.c */
+pd_route_fn pd_get_admin_live;                           /* api_live.c */
 pd_route_fn pd_get_admin_dies, pd_get_admin_models, pd_get_admin_facts;
 pd_route_fn pd_post_admin_load, pd_post_admin_unload, pd_post_admin_reconcile; /* api_admin.c */

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "config/judge.h"
 #include "config/manifest.h"
@@ -20,8 +21,41 @@
 #include "foundry/base/err.h"
 #include "foundry/base/log.h"
 #include "foundry/base/units.h"
+#include "foundry/device.h"
 
 enum { MAX_BACKOFF = 30 /* times the first: 5 minutes */ };
+
+/* --- what is shown --- */
+
+void pd_note_step(struct pd_loop *l, const struct cf_step *p) {
+    static const char *const words[] = { [CF_STEP_UNLOAD] = "unload", [CF_STEP_LOAD] = "load", [CF_STEP_SET] = "set", [CF_STEP_RELOAD] = "reload" };
+    struct pd_performed *d = &l->performed[l->n_performed++ % PD_MAX_PERFORMED];
+    *d = (struct pd_performed){ .at = time(NULL), .replica = p->replica };
+    snprintf(d->step, sizeof d->step, "%s", words[p->kind]);
+    snprintf(d->model, sizeof d->model, "%s", p->model);
+    snprintf(d->why, sizeof d->why, "%s", p->why);
+}
+
+void pd_note_step_end(struct pd_loop *l, int code, const char *error, uint64_t took_ms) {
+    struct pd_performed *d = &l->performed[(l->n_performed + PD_MAX_PERFORMED - 1) % PD_MAX_PERFORMED];
+    d->result = code ? PD_STEP_FAILED : PD_STEP_DONE;
+    d->took_ms = took_ms;
+    snprintf(d->error, sizeof d->error, "%s", code ? error : "");
+}
+
+void pd_show_plan(const struct pd_loop *l, struct pd_view *v) {
+    uint64_t first = l->n_performed > PD_MAX_PERFORMED ? l->n_performed - PD_MAX_PERFORMED : 0;
+    size_t n = 0;
+    for (uint64_t i = first; i < l->n_performed; i++) v->performed[v->n_performed++] = l->performed[i % PD_MAX_PERFORMED];
+    v->sensors = calloc(v->facts->n_dies + 1, sizeof *v->sensors);
+    for (size_t i = 0; v->sensors && i < l->world.n_dies && n < v->facts->n_dies; i++) /* in the order of pd_facts_gather */
+        if (l->world.dies[i].wanted) fo_device_sensors(l->world.dies[i].dev, &v->sensors[n++]);
+    if (!l->plan) return;
+    v->observed_generation = l->plan_manifest->generation;
+    v->plan_at = l->plan_at;
+    v->plan_json = cf_plan_json(l->plan);
+    v->plan_text = cf_plan_text(l->plan, l->facts);
+}
 
 /* --- failures --- */
 
@@ -198,7 +232,10 @@ int pd_start_step(struct pd_loop *l, const struct cf_step *p, struct fo_err *e) 
     static const enum pd_event_id started[] = { [CF_STEP_UNLOAD] = PD_EV_UNLOAD_STARTED, [CF_STEP_LOAD] = PD_EV_LOAD_STARTED, [CF_STEP_RELOAD] = PD_EV_RELOAD_STARTED };
     if (p->trusted) pd_app_event(l->app, PD_EV_GATE_OVERRIDDEN, p->model, "memory: trust; %s", p->why);
     pd_app_event(l->app, started[p->kind], p->model, "on %s: %s", dies, p->why);
-    if (begin(l, s)) return FO_OK;
+    if (begin(l, s)) {
+        pd_note_step(l, p);
+        return FO_OK;
+    }
     inst->state = before;
     if (p->kind == CF_STEP_LOAD) pd_world_remove(&l->world, inst);
     pd_step_free(s);
@@ -217,6 +254,8 @@ int pd_set_live(struct pd_loop *l, const struct cf_step *p, struct fo_err *e) {
     cf_model_free(inst->spec);
     inst->spec = spec;
     inst->ad_hoc = p->ad_hoc;
+    pd_note_step(l, p);
+    pd_note_step_end(l, FO_OK, "", 0);
     pd_app_event(l->app, PD_EV_CHANGED, p->model, "%s", p->why);
     return FO_OK;
 }
@@ -320,6 +359,7 @@ void pd_finish_step(struct pd_loop *l) {
     if (!s) return;
     l->step = NULL;
     struct pd_instance *inst = s->kind == PD_STEP_PROBE ? NULL : pd_world_instance(&l->world, s->model, s->replica);
+    if (inst) pd_note_step_end(l, (int)s->code, s->err.msg, s->took_ms);
     switch (s->kind) {
     case PD_STEP_PROBE:
         take_estimates(l, s);

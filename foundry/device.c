@@ -68,6 +68,11 @@ const char *fo_device_build_backend(void) {
     return backends[i].kind;
 }
 
+void fo_device_sensors(struct fo_device *d, struct fo_sensors *ret) {
+    *ret = (struct fo_sensors){ 0 };
+    if (d->sensors) d->sensors(d, ret);
+}
+
 uint32_t fo_device_contexts(struct fo_device *d) {
     return d->contexts ? d->contexts(d) : 0;
 }

@@ -34,6 +34,13 @@ struct fo_device_opts {
     const char *script;    /* sim: its faults (foundry/sim/README.md); NULL = none, or as PANTHEON_SIM says */
 };
 
+/* What a die's driver says of its health. Each kind of reading is there or not, by itself. */
+struct fo_sensors {
+    bool has_temperature, has_power, has_ecc;
+    double temperature_celsius, power_watts;
+    uint64_t ecc_corrected, ecc_uncorrected; /* errors of its memory since the driver was loaded */
+};
+
 /* The flat table. Every address is the device's own; `bytes` never 0. Compute slots return 0 or FO_ELOST/FO_EUNSUPPORTED with
  * the op's name; they may return before the work is done (a GPU), sync waits. On the cpu `stream` only carries scratch. */
 struct fo_device {
@@ -49,6 +56,9 @@ struct fo_device {
     void (*free)(struct fo_device *d, void *block, uint64_t bytes);
     int (*upload)(struct fo_device *d, void *dst, const void *host, uint64_t bytes, struct fo_err *e);
     int (*download)(struct fo_device *d, void *host, const void *src, uint64_t bytes, struct fo_err *e);
+    /* Readings as they are now; those that cannot be had are left out, also of a die that is lost. NULL: the driver has none. Waits for nothing
+     * that computes. */
+    void (*sensors)(struct fo_device *d, struct fo_sensors *ret);
     /* What lies in [p, p + bytes) of one of its blocks is of no use any more and may be anything from now on: memory that is the host's goes back to
      * it (whole OS pages within). NULL: a die whose blocks hold what they hold. */
     void (*discard)(struct fo_device *d, void *p, uint64_t bytes);
@@ -106,6 +116,8 @@ const char *fo_device_build_backend(void);
 
 /* As the slot; 0 without one. */
 uint32_t fo_device_contexts(struct fo_device *d);
+/* As the slot; without one no reading is there. */
+void fo_device_sensors(struct fo_device *d, struct fo_sensors *ret);
 
 /* The overlay that an open cpu device uses, named as in its options; "" for other devices. */
 const char *fo_device_isa(const struct fo_device *d);

@@ -140,9 +140,25 @@ static int lost(struct words *w, struct fo_sim_clause *c, struct fo_err *e) {
     return take_for(w, c, e);
 }
 
+/* reads WHAT N [after T] [for T] */
+static int reads(struct words *w, struct fo_sim_clause *c, struct fo_err *e) {
+    static const char *const names[FO_SIM_N_READINGS] = { "temperature", "power", "corrected", "uncorrected" };
+    int i = 0;
+    while (i < FO_SIM_N_READINGS && !is(w, names[i])) i++;
+    if (i == FO_SIM_N_READINGS) return expected(w, "a reading: temperature, power, corrected or uncorrected", e);
+    c->verb = FO_SIM_READS;
+    c->reading = (enum fo_sim_reading)i;
+    if (next(w, e)) return e->code;
+    const char *p = w->word;
+    if (!number(&p, &c->value) || *p) return expected(w, "a whole number", e);
+    if (next(w, e)) return e->code;
+    if (is(w, "after") && (next(w, e) || take_ms(w, &c->after_ms, e))) return e->code;
+    return take_for(w, c, e);
+}
+
 /* SUBJECT [RANGE] fails | takes T | late T */
 static int counted(struct words *w, struct fo_sim_clause *c, struct fo_err *e) {
-    if (take_subject(w, &c->subject, "the start of a clause: alloc, free, upload, download, op, an op's name, foreign or lost", e) ||
+    if (take_subject(w, &c->subject, "the start of a clause: alloc, free, upload, download, op, an op's name, foreign, lost or reads", e) ||
         take_range(w, c, e))
         return e->code;
     bool is_free = c->subject == FO_SIM_FREE;
@@ -164,7 +180,7 @@ static int clause(const char *from, const char *end, struct fo_sim_clause *c, st
     struct words w = { .at = from, .end = end };
     *c = (struct fo_sim_clause){ .for_ms = UINT64_MAX };
     if (next(&w, e)) return e->code;
-    int (*rule)(struct words *, struct fo_sim_clause *, struct fo_err *) = is(&w, "foreign") ? foreign : is(&w, "lost") ? lost : counted;
+    int (*rule)(struct words *, struct fo_sim_clause *, struct fo_err *) = is(&w, "foreign") ? foreign : is(&w, "lost") ? lost : is(&w, "reads") ? reads : counted;
     if (rule != counted && next(&w, e)) return e->code;
     if (rule(&w, c, e)) return e->code;
     return w.word[0] ? expected(&w, "the end of the clause", e) : FO_OK;

@@ -33,7 +33,9 @@ enum fo_sim_subject {
 };
 const char *fo_sim_subject_name(enum fo_sim_subject s);
 
-enum fo_sim_verb { FO_SIM_FAILS, FO_SIM_TAKES, FO_SIM_LATE, FO_SIM_FOREIGN, FO_SIM_FOREIGN_FILE, FO_SIM_LOST_AT, FO_SIM_LOST_AFTER, FO_SIM_LOST_FILE };
+enum fo_sim_verb { FO_SIM_FAILS, FO_SIM_TAKES, FO_SIM_LATE, FO_SIM_FOREIGN, FO_SIM_FOREIGN_FILE, FO_SIM_LOST_AT, FO_SIM_LOST_AFTER, FO_SIM_LOST_FILE, FO_SIM_READS };
+
+enum fo_sim_reading { FO_SIM_TEMPERATURE, FO_SIM_POWER, FO_SIM_CORRECTED, FO_SIM_UNCORRECTED, FO_SIM_N_READINGS };
 
 struct fo_sim_clause {
     enum fo_sim_verb verb;
@@ -41,7 +43,9 @@ struct fo_sim_clause {
     uint64_t first, last;        /* of the subject, inclusive */
     uint64_t ms;                 /* TAKES, LATE */
     uint64_t bytes;              /* FOREIGN */
-    uint64_t after_ms, for_ms;   /* FOREIGN, LOST_*: UINT64_MAX = for good */
+    enum fo_sim_reading reading; /* READS */
+    uint64_t value;              /* READS: degrees Celsius, watts, errors */
+    uint64_t after_ms, for_ms;   /* FOREIGN, LOST_*, READS: UINT64_MAX = for good */
     char path[FO_SIM_MAX_PATH];  /* FOREIGN_FILE, LOST_FILE */
 };
 

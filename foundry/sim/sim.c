@@ -233,6 +233,38 @@ static int sim_memory(struct fo_device *dev, uint64_t *ret_total, uint64_t *ret_
     return FO_OK;
 }
 
+/* The last clause that holds now says it. */
+static void sim_sensors(struct fo_device *dev, struct fo_sensors *ret) {
+    struct sim *d = dev->priv;
+    pthread_mutex_lock(&d->lock);
+    uint64_t now = refresh(d);
+    for (int i = 0; i < d->script.n && !d->lost; i++) {
+        const struct fo_sim_clause *c = &d->script.clause[i];
+        if (c->verb != FO_SIM_READS || now < c->after_ms || now >= later(c->after_ms, c->for_ms)) continue;
+        switch (c->reading) {
+        case FO_SIM_TEMPERATURE:
+            ret->has_temperature = true;
+            ret->temperature_celsius = (double)c->value;
+            break;
+        case FO_SIM_POWER:
+            ret->has_power = true;
+            ret->power_watts = (double)c->value;
+            break;
+        case FO_SIM_CORRECTED:
+            ret->has_ecc = true;
+            ret->ecc_corrected = c->value;
+            break;
+        case FO_SIM_UNCORRECTED:
+            ret->has_ecc = true;
+            ret->ecc_uncorrected = c->value;
+            break;
+        case FO_SIM_N_READINGS:
+            break;
+        }
+    }
+    pthread_mutex_unlock(&d->lock);
+}
+
 /* Counts `bytes` as held, for `data` (NULL: a stream). */
 static int hold(struct sim *d, uint64_t bytes, struct block **ret, struct fo_err *e) {
     struct block *b = calloc(1, sizeof *b);
@@ -609,6 +641,7 @@ int fo_sim_open(const char *name, const struct fo_device_opts *opts, struct fo_d
         .priv = d,
         .close = sim_close,
         .memory = sim_memory,
+        .sensors = sim_sensors,
         .alloc = sim_alloc,
         .free = sim_free,
         .upload = sim_upload,

@@ -217,6 +217,7 @@ struct row {
 #define ADM  HOST "Authorization: Bearer other\r\n"
 #define PAGE "Origin: https://app.example.org\r\n"
 #define EVIL "Origin: https://evil.example\r\n"
+#define WEB  "Accept: text/html,*/*;q=0.8\r\n"
 #define PRE  "Access-Control-Request-Method: POST\r\n"
 
 static const struct row rows[] = {
@@ -283,6 +284,14 @@ static const struct row rows[] = {
     { KEYED, LOCAL, "POST /v1/completions", HOST PAGE, 401, "invalid_api_key", NULL, false, true },
     { KEYED, LOCAL, "OPTIONS /v1/completions", HOST PAGE PRE, 204, NULL, NULL, false, true },
     { KEYED, LOCAL, "OPTIONS /v1/completions", HOST, 0, NULL, NULL, false, false },
+    /* the page at / asks for the key itself */
+    { KEYED, REMOTE, "GET /", OUT WEB, 0, NULL, NULL, false, false },
+    { BROKEN, LOCAL, "HEAD /", HOST WEB, 0, NULL, NULL, false, false },
+    { KEYED, LOCAL, "GET /", HOST WEB "Content-Length: 5\r\n", 401, "invalid_api_key", NULL, false, false },
+    { KEYED, LOCAL, "GET /", HOST WEB "Authorization: Bearer wrong\r\n", 401, "invalid_api_key", NULL, false, false },
+    { KEYED, LOCAL, "POST /", HOST WEB, 401, "invalid_api_key", NULL, false, false },
+    { KEYED, LOCAL, "GET /v1/models", HOST WEB, 401, "invalid_api_key", NULL, false, false },
+    { OPEN, LOCAL, "GET /", "Host: evil.example\r\n" WEB, 403, "host_not_allowed", NULL, false, false },
     { BROKEN, LOCAL, "GET /v1/models", KEY, 503, "keys_unavailable", NULL, false, false },
     { BROKEN, LOCAL, "GET /admin/models", ADM, 503, "keys_unavailable", NULL, false, false },
     { BROKEN, LOCAL, "GET /health", HOST, 0, NULL, NULL, false, false },
@@ -346,6 +355,35 @@ static void decides_each_request_as_the_table_says(void **state) {
     pd_keys_put(keys);
 }
 
+/* The page at / shows what /admin would answer to the same client, and nothing more. */
+static void says_of_every_request_whether_admin_pages_would_be_answered(void **state) {
+    (void)state;
+    static const char *const hosts[] = { "api.example.org" };
+    struct pd_keys *keys = keys_of("alice:" SECRET " max_concurrent=2\nroot:" OTHER " admin\n");
+    size_t seen[2] = { 0 };
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        const struct pd_rules rules = { .keyed = rows[i].rules != OPEN, .keys = rows[i].rules == KEYED ? keys : NULL, .hosts = hosts, .n_hosts = 1 };
+        struct pd_leave leave[2];
+        bool ok[2];
+        for (int admin = 0; admin < 2; admin++) {
+            char text[512];
+            const char *why = "";
+            struct pd_head head;
+            struct pd_asked q;
+            struct pd_error x;
+            int n = snprintf(text, sizeof text, "GET %s HTTP/1.%d\r\n%s\r\n", admin ? "/admin/models" : "/", strstr(rows[i].headers, "Host:") ? 1 : 0, rows[i].headers);
+            if (pd_head_parse(text, (size_t)n, &head, &why)) fail_msg("row %zu: %s", i, why);
+            pd_asked_of(&head, (enum pd_from)rows[i].from, "10.0.0.7", &q);
+            ok[admin] = pd_access_judge(&rules, &q, &leave[admin], &x);
+        }
+        if (!ok[0]) continue;
+        if (leave[0].admin != ok[1]) fail_msg("row %zu: %s %s", i, rows[i].request, rows[i].headers);
+        seen[ok[1]]++;
+    }
+    assert_true(seen[0] > 10 && seen[1] > 10);
+    pd_keys_put(keys);
+}
+
 static void without_origins_nothing_is_said_of_them(void **state) {
     (void)state;
     static const char *const any[] = { "*" };
@@ -372,6 +410,7 @@ int main(void) {
         cmocka_unit_test(gives_up_without_memory),
         cmocka_unit_test(a_host_is_loopback_the_address_asked_at_or_listed),
         cmocka_unit_test(decides_each_request_as_the_table_says),
+        cmocka_unit_test(says_of_every_request_whether_admin_pages_would_be_answered),
         cmocka_unit_test(without_origins_nothing_is_said_of_them),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

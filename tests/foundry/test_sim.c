@@ -84,9 +84,9 @@ static void understands_every_clause(void **state) {
     struct fo_sim_script s;
     struct fo_err e = { 0 };
     static const char text[] = "alloc 3 fails, op 5-7 takes 20ms,matmul 2- fails , free late 500ms, foreign 100MiB after 2s for 3s,"
-                               "foreign file=/tmp/a, lost at upload 4 for 1s, lost after 1min, lost file=/tmp/b, attend takes 1ms";
+                               "foreign file=/tmp/a, lost at upload 4 for 1s, lost after 1min, lost file=/tmp/b, attend takes 1ms, reads power 55 after 2s for 3s";
     if (fo_sim_script_parse(text, strlen(text), &s, &e)) fail_msg("%s", e.msg);
-    assert_int_equal(s.n, 10);
+    assert_int_equal(s.n, 11);
     const struct fo_sim_clause *c = s.clause;
     assert_true(c[0].verb == FO_SIM_FAILS && c[0].subject == FO_SIM_ALLOC && c[0].first == 3 && c[0].last == 3);
     assert_true(c[1].verb == FO_SIM_TAKES && c[1].subject == FO_SIM_OP && c[1].first == 5 && c[1].last == 7 && c[1].ms == 20);
@@ -100,6 +100,7 @@ static void understands_every_clause(void **state) {
     assert_true(c[8].verb == FO_SIM_LOST_FILE);
     assert_string_equal(c[8].path, "/tmp/b");
     assert_true(c[9].subject == FO_SIM_ATTEND && c[9].ms == 1);
+    assert_true(c[10].verb == FO_SIM_READS && c[10].reading == FO_SIM_POWER && c[10].value == 55 && c[10].after_ms == 2000 && c[10].for_ms == 3000);
     assert_int_equal(fo_sim_script_parse("  ", 2, &s, &e), FO_OK);
     assert_int_equal(s.n, 0);
 }
@@ -126,6 +127,10 @@ static void names_the_word_that_it_does_not_understand(void **state) {
         { "foreign file=", "'file='" },
         { "foreign 1MiB after soon", "'soon'" },
         { "foreign 1MiB until 3s", "'until'" },
+        { "reads", "ends" },
+        { "reads colour 3", "'colour'" },
+        { "reads power -3", "'-3'" },
+        { "reads power 3 since 1s", "'since'" },
         { "lost", "ends" },
         { "lost when 3s", "'when'" },
         { "lost at noon 3", "'noon'" },
@@ -332,6 +337,27 @@ static void another_process_takes_memory_and_gives_it_back(void **state) {
         if (!seen && now_ms() - start > 290) break; /* a machine too busy to look in between */
     }
     assert_true(seen || now_ms() - start > 290);
+    fo_device_close(d);
+}
+
+static void its_driver_says_what_the_script_says_and_nothing_else(void **state) {
+    (void)state;
+    struct fo_sensors x;
+    char path[128], script[256];
+    struct fo_device *d = open_sim(MIB, "");
+    fo_device_sensors(d, &x);
+    assert_false(x.has_temperature || x.has_power || x.has_ecc);
+    fo_device_close(d);
+    snprintf(path, sizeof path, "%s", temp("hot"));
+    snprintf(script, sizeof script, "reads temperature 40, reads temperature 71, reads temperature 90 after 1h, reads corrected 3, lost file=%s", path);
+    d = open_sim(MIB, script);
+    fo_device_sensors(d, &x);
+    assert_true(x.has_temperature && x.temperature_celsius == 71 && !x.has_power && x.has_ecc && x.ecc_corrected == 3 && x.ecc_uncorrected == 0);
+    FILE *f = fopen(path, "w");
+    assert_true(f && fclose(f) == 0);
+    fo_device_sensors(d, &x);
+    assert_false(x.has_temperature || x.has_ecc);
+    unlink(path);
     fo_device_close(d);
 }
 
@@ -546,6 +572,7 @@ int main(void) {
         cmocka_unit_test(fails_the_allocations_that_the_script_names),
         cmocka_unit_test(gives_memory_back_late),
         cmocka_unit_test(another_process_takes_memory_and_gives_it_back),
+        cmocka_unit_test(its_driver_says_what_the_script_says_and_nothing_else),
         cmocka_unit_test(computes_what_the_cpu_computes),
         cmocka_unit_test(refuses_operands_of_another_die_and_of_the_host),
         cmocka_unit_test(fails_and_slows_the_ops_that_the_script_names),
