@@ -363,6 +363,45 @@ static void print_status(const json_t *o) {
     if (*text_of(o, "report")) printf("\nthe manifest's file is bad:\n%s", text_of(o, "report"));
 }
 
+/* A number that the driver may not say. */
+static const char *reading(const json_t *die, const char *key, const char *unit, char *out, size_t size) {
+    const json_t *v = json_object_get(die, key);
+    if (!v) return "-";
+    snprintf(out, size, "%.0f%s", json_number_value(v), unit);
+    return out;
+}
+
+static uint64_t count_of(const json_t *o, const char *key) {
+    json_int_t n = json_integer_value(json_object_get(o, key));
+    return n < 0 ? 0 : (uint64_t)n;
+}
+
+static void print_dies(const json_t *o) {
+    size_t i;
+    const json_t *d;
+    printf("\n%-20s %-6s %-6s %10s %10s %10s %10s %8s %8s %8s\n", "DIE", "KIND", "HEALTH", "BUDGET", "RESERVE", "OURS", "OTHERS", "TEMP", "POWER", "ECC");
+    json_array_foreach(json_object_get(o, "dies"), i, d) {
+        char total[16], reserve[16], ours[16], others[16], temperature[24], power[24], ecc[48] = "-";
+        if (json_object_get(d, "ecc_corrected")) snprintf(ecc, sizeof ecc, "%llu/%llu", (unsigned long long)count_of(d, "ecc_corrected"), (unsigned long long)count_of(d, "ecc_uncorrected"));
+        printf("%-20s %-6s %-6s %10s %10s %10s %10s %8s %8s %8s%s%s\n", text_of(d, "name"), text_of(d, "kind"), text_of(d, "health"), fo_format_bytes(count_of(d, "total_bytes"), total, sizeof total),
+               fo_format_bytes(count_of(d, "reserve_bytes"), reserve, sizeof reserve), fo_format_bytes(count_of(d, "ours_bytes"), ours, sizeof ours),
+               fo_format_bytes(count_of(d, "foreign_bytes"), others, sizeof others), reading(d, "temperature_celsius", " C", temperature, sizeof temperature), reading(d, "power_watts", " W", power, sizeof power), ecc,
+               *text_of(d, "reason") ? "  " : "", text_of(d, "reason"));
+    }
+}
+
+/* The dies below the models; an answer that cannot be had is said. */
+static int show_dies(struct pd_client *c) {
+    struct fo_buf out;
+    fo_buf_init(&out, MAX_ANSWER);
+    int rc = get(c, "/admin/dies", &out);
+    json_t *o = rc == 0 ? json_loadb(fo_buf_str(&out), out.len, 0, NULL) : NULL;
+    if (o) print_dies(o);
+    json_decref(o);
+    fo_buf_done(&out);
+    return rc;
+}
+
 static int do_status(const struct args *a) {
     struct pd_reading r;
     struct fo_buf out;
@@ -375,7 +414,10 @@ static int do_status(const struct args *a) {
         json_t *o = rc == 0 ? json_loadb(fo_buf_str(&out), out.len, 0, NULL) : NULL;
         if (a->watch && isatty(1)) fputs("\033[H\033[2J", stdout);
         if (o && a->json) puts(fo_buf_str(&out));
-        else if (o) print_status(o);
+        else if (o) {
+            print_status(o);
+            rc = show_dies(&c);
+        }
         fflush(stdout);
         json_decref(o);
         fo_buf_done(&out);
