@@ -2,17 +2,20 @@
 # Installs what the build, the tests and the demo need on Debian (and its kin), and nothing when it is all there.
 #   scripts/deps.sh build|check        asks first on a terminal; as root, or with sudo
 #   scripts/deps.sh missing            installs nothing: prints which packages of the build are not there, on one line
+#   scripts/deps.sh page               a browser for the tests of the daemon's page, which are left out without one
 #   scripts/deps.sh cross DIR          a compiler and an emulator for 64-bit Arm; its libraries are unpacked into DIR, not installed
 set -eu
 build='gcc make pkg-config libc6-dev libyaml-dev libjansson-dev libsystemd-dev libcurl4-openssl-dev libssl-dev python3 python3-venv ca-certificates'
 check="$build libcmocka-dev libsimde-dev binutils shellcheck mandoc"
 cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static make pkg-config python3'
+page='chromium chromium-driver'
 what=${1:-build}
 case $what in
 build | missing) want=$build ;;
 check) want=$check ;;
+page) want=$page ;;
 cross) want=$cross dir=${2:?"usage: $0 cross DIR"} ;;
-*) echo "usage: $0 build|check|missing|cross DIR" >&2; exit 64 ;;
+*) echo "usage: $0 build|check|missing|page|cross DIR" >&2; exit 64 ;;
 esac
 
 # The libraries of another architecture, with all that they need, as its apt would choose them; this system's own packages stay as they are.
