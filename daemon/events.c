@@ -60,7 +60,7 @@ const struct pd_event_kind *pd_event_kind(enum pd_event_id id) {
     return &kinds[id];
 }
 
-static void note(struct pd_app *app, enum pd_event_id id, const char *model, const char *who, const char *fmt, va_list ap) {
+__attribute__((format(printf, 5, 0))) static void note(struct pd_app *app, enum pd_event_id id, const char *model, const char *who, const char *fmt, va_list ap) {
     const struct pd_event_kind *k = &kinds[id];
     struct pd_event ev = { .time = time(NULL), .id = id };
     char name[160], text[448], asker[128], of_model[176] = "", by[136] = "";

@@ -258,6 +258,7 @@ bool pd_gate_admit(void *ctx, struct pd_call *c) {
     char own[46];
     assert(rules); /* requests come after the loop's first manifest */
     pd_asked_of(c->head, c->from, pd_call_own_address(c, own), &q);
+    q.page = q.page && app->engine; /* a router has no page: its / names its backends, and is for keys */
     bool ok = pd_access_judge(&rules->r, &q, &leave, &x);
     put_cors(c, &leave);
     c->most_priority = leave.key ? leave.key->priority : PN_PRIORITY_HIGH;

@@ -132,6 +132,7 @@ def test_keys_are_asked_as_the_server_asks_and_the_backends_get_their_own(spoken
         got = r.post("/v1/chat/completions", body(), headers=headers)
         assert got.status == 401 and got.error["code"] == "invalid_api_key" and got.headers["WWW-Authenticate"] == "Bearer"
         assert r.get("/v1/models", headers=headers).status == 401
+        assert r.get("/", headers={**headers, "Accept": "text/html"}).status == 401, "a router has no page that would ask for the key"
     assert text_of(r.post("/v1/chat/completions", body(), headers=mine)) == TEXT
     assert r.get("/admin/models", headers=mine).status == 403
     held = connection(r.port)
