@@ -183,7 +183,7 @@ static const struct cf_key source_rows[] = {
               "`sha256`: what comes over an open line must be known before. No names or passwords: a token for Hugging Face comes from the environment. Of a model in shards any one stands for all." },
     { .name = "sha256", .kind = CF_LIST, .each = CF_SHA256, OF(source_sha256), .count = offsetof(struct cf_model, n_source_sha256), .one = true, .min = 1, .max = CF_MAX_SHARDS,
       .change = CF_RELOAD, .also = "checksum digest hash sha sha256sum",
-      .help = "The file's checksum, as `sha256sum` prints it; of a model in shards a list, one for each in their order." },
+      .help = "The file's checksum, as `sha256sum` prints it; of a model in shards a list, one for each in their order. Another checksum is another file: the model is loaded anew." },
     { .name = "mirrors", .kind = CF_LIST, .each = CF_URL, OF(source_mirrors), .count = offsetof(struct cf_model, n_source_mirrors), .max = 16, .change = CF_LIVE, .also = "mirror urls",
       .help = "Other places with the same file, tried in this order when `url` fails." },
 };

@@ -46,7 +46,8 @@ static const char *parse_hf(const char *s, struct cf_url *u) {
         s += n;
     }
     if (*s != '/' || s[1] == '\0') return "names no file in the repository";
-    u->path = (struct cf_span){ ++s, strlen(s) };
+    s++;
+    u->path = (struct cf_span){ s, strlen(s) };
     for (;; s += n + 1) {
         n = strcspn(s, "/");
         if (!is_word(s, n)) return "has a part that is no name of a file (letters, digits and . _ - are allowed, and / between folders)";

@@ -319,6 +319,18 @@ static void check_rows(const struct cf_keys *keys) {
     }
 }
 
+static void all_are_honoured(const struct cf_keys *keys) {
+    for (size_t i = 0; i < keys->n; i++) {
+        if (keys->rows[i].later) fail_msg("'%s' is known and not honoured", keys->rows[i].name);
+        if (keys->rows[i].keys) all_are_honoured(keys->rows[i].keys);
+    }
+}
+
+static void every_key_is_honoured(void **state) {
+    (void)state;
+    all_are_honoured(cf_manifest_keys());
+}
+
 static void every_row_of_the_key_table_is_sound(void **state) {
     (void)state;
     check_rows(cf_manifest_keys());
@@ -334,6 +346,7 @@ int main(void) {
         cmocka_unit_test(knows_what_yaml_1_1_makes_of_words),
         cmocka_unit_test(reads_addresses),
         cmocka_unit_test(every_row_of_the_key_table_is_sound),
+        cmocka_unit_test(every_key_is_honoured),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
