@@ -244,6 +244,9 @@ soak:
 # The installed unit's whole life under systemd as PID 1, in a container of its own.
 check-boot: all $(B)/tests/gen/script
 	$(Q)scripts/boot-test.sh $(B)
+# A newcomer's hour: docs/install.md and docs/quickstart.md to the letter, in a fresh Debian of their own, with what is compiled here.
+check-newcomer: all
+	$(Q)CFLAGS='$(CFLAGS)' scripts/check-newcomer.sh $(B)
 check-deps:
 	$(Q)scripts/deps.sh check
 check: check-deps
@@ -275,13 +278,14 @@ help:
 	@echo 'make check-arm     cross-compiles for 64-bit Arm and tests that build under an emulator (Debian; QUICK=1: the most important)'
 	@echo 'make check-clients LangChain, LiteLLM and schemathesis against the daemon, in a venv of their own'
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
+	@echo 'make check-newcomer  docs/install.md and docs/quickstart.md followed to the letter in a fresh Debian (root; the same)'
 	@echo 'make bench-peers   against llama.cpp and ik_llama.cpp, in alternation (PEERS=DIR PEER_IK=DIR PEERS_ARGS="--rows PATTERN --help")'
 	@echo 'make lint bench fuzz soak install clean   (soak: 64 clients for ten minutes, in three builds; fuzz: each fuzzer for FUZZ_SECONDS=60)'
 	@echo 'USE_BLAS=1         with --isa blas: OpenBLAS (libopenblas.so.0, opened at run time) for long batches on F32 weights'
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond pantheon-reconcile libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-schemas check-mutants check-boot check-clients e2e soak check-deps check deps demo install help clean FORCE
+.PHONY: all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-schemas check-mutants check-boot check-newcomer check-clients e2e soak check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

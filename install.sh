@@ -145,7 +145,7 @@ Installed; nothing is enabled or started. Next:
   2. $prefix/bin/pantheon-reconcile --check $sysconfdir/pantheon/models.yaml
 EOF
 if [ "$sysconfdir" = /etc ] && [ -d /run/systemd/system ]; then
-    echo "  3. systemctl daemon-reload && systemctl enable --now pantheond"
+    echo "  3. as root: systemd-sysusers; systemd-tmpfiles --create; systemctl daemon-reload; systemctl enable --now pantheond"
 else
     echo "  3. $prefix/sbin/pantheond --config $sysconfdir/pantheon/models.yaml"
 fi

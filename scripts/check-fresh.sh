@@ -5,6 +5,8 @@ set -euo pipefail
 [ "$(id -u)" = 0 ] || { echo 'This needs root: it makes a Debian root and changes into it.' >&2; exit 1; }
 command -v mmdebstrap >/dev/null || { echo 'Install mmdebstrap first.' >&2; exit 1; }
 top=$(cd "$(dirname "$0")/.." && pwd)
+# shellcheck source=scripts/fresh-root.sh
+. "$top/scripts/fresh-root.sh"
 dir=${1:-$(mktemp -d)}
 mkdir -p "$dir"
 base=$dir/base root=$dir/root
@@ -23,13 +25,7 @@ trap 'exit 130' INT TERM
 [ -d "$base" ] || mmdebstrap --quiet --variant=minbase --include=git,make,ca-certificates bookworm "$base"
 rm -rf --one-file-system "$root"
 cp -a "$base" "$root"
-# packages come from wherever this machine gets them: its own client settings
-rm -f "$root/etc/apt/sources.list"
-cp -a /etc/apt/sources.list* /etc/apt/apt.conf.d /etc/apt/trusted.gpg.d "$root/etc/apt/" 2>/dev/null || true
-cp -L --remove-destination /etc/resolv.conf /etc/hosts "$root/etc/"
-[ ! -f /etc/pip.conf ] || cp /etc/pip.conf "$root/etc/"
-cp -L --remove-destination /etc/ssl/certs/ca-certificates.crt "$root/etc/ssl/certs/"
-[ ! -d /usr/local/share/ca-certificates ] || cp -a /usr/local/share/ca-certificates "$root/usr/local/share/"
+fresh_root_settings "$root"
 mount -t proc proc "$root/proc"
 mount --rbind /dev "$root/dev"
 mount --make-rslave "$root/dev"
@@ -38,7 +34,7 @@ git clone -q --no-hardlinks "$top" "$root/root/pantheon"
 
 inside() {
     # shellcheck disable=SC2046  # words without spaces
-    env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 $(env | grep -E '^(PIP_(CERT|INDEX|EXTRA|TRUSTED)|https?_proxy|no_proxy|SSL_CERT|REQUESTS_CA)' || true) \
+    env -i HOME=/root PATH=/usr/sbin:/usr/bin:/sbin:/bin LC_ALL=C.UTF-8 $(fresh_root_env) \
         chroot "$root" sh -ec "cd ~/pantheon && $1"
 }
 for command in 'make demo ONCE=1' 'make check'; do
