@@ -164,6 +164,10 @@ static void files_that_cannot_be_read_are_told(void **state) {
     assert_int_equal(mkdir(dir, 0755), 0);
     BAD("FOLDER/models.yaml:2:12: error: 'include': FOLDER/models.d/folder.yaml");
     assert_int_equal(rmdir(dir), 0);
+    snprintf(dir, sizeof dir, "%s/models.d/pipe.yaml", folder); /* nobody writes into it: opening it must not wait */
+    assert_int_equal(mkfifo(dir, 0600), 0);
+    BAD("FOLDER/models.yaml:2:12: error: 'include': FOLDER/models.d/pipe.yaml: not a regular file");
+    take_away("models.d/pipe.yaml");
     put("models.d/new\nline.yaml", "models: []\n");
     BAD("FOLDER/models.yaml:2:12: error: 'include': the name of a file with a control character");
     take_away("models.d/new\nline.yaml");
