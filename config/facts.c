@@ -156,6 +156,22 @@ static const struct row estimate_rows[] = {
 };
 ROWS(estimate, struct cf_estimate);
 
+static const char *const file_states[] = { "present", "absent", "unverified", "fetching", "verifying", "wrong", NULL };
+
+static const struct row file_rows[] = {
+    { R(F_TEXT, struct cf_file, model), .must = true },
+    { R(F_TEXT, struct cf_file, path), .must = true },
+    { R(F_WORD, struct cf_file, state), .words = file_states },
+    { R(F_U64, struct cf_file, bytes) },
+    { R(F_U64, struct cf_file, part_bytes) },
+    { R(F_U64, struct cf_file, bytes_per_second) },
+    { R(F_U32, struct cf_file, failures) },
+    { R(F_U64, struct cf_file, retry_at_ms) },
+    { R(F_TEXT, struct cf_file, reason) },
+    { R(F_TEXT, struct cf_file, error) },
+};
+ROWS(file, struct cf_file);
+
 static const struct row facts_rows[] = {
     { R(F_U64, struct cf_facts, now_ms), .what = 4 },
     { R(F_GROUP, struct cf_facts, host), .of = &host, .what = CF_FACTS_DIES },
@@ -163,6 +179,7 @@ static const struct row facts_rows[] = {
     { LIST(F_LIST, struct cf_facts, instances), .of = &instance, .what = CF_FACTS_MODELS },
     { LIST(F_LIST, struct cf_facts, histories), .of = &history, .what = CF_FACTS_MODELS },
     { LIST(F_LIST, struct cf_facts, estimates), .of = &estimate, .what = CF_FACTS_MODELS },
+    { LIST(F_LIST, struct cf_facts, files), .of = &file, .what = CF_FACTS_MODELS },
 };
 ROWS(facts, struct cf_facts);
 /* clang-format on */
@@ -191,6 +208,12 @@ void cf_facts_free(struct cf_facts *f) {
 
 struct fo_region *cf_facts_region(struct cf_facts *f) {
     return &((struct owner *)f->memory)->region;
+}
+
+const struct cf_file *cf_file_find(const struct cf_facts *f, const struct cf_model *m) {
+    for (size_t i = 0; i < f->n_files; i++)
+        if (strcmp(f->files[i].model, m->name) == 0 && m->source_path && strcmp(f->files[i].path, m->source_path) == 0) return &f->files[i];
+    return NULL;
 }
 
 /* --- reading ---------------------------------------------------------------------------------------------------------------- */

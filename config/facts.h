@@ -100,6 +100,28 @@ struct cf_estimate {
     uint64_t staging_bytes; /* host memory while it is loaded onto a die that is not the host's */
 };
 
+/* The files of a model that declares where they come from, or what they must be. A model without both has none of these. */
+enum cf_file_state {
+    CF_FILE_PRESENT,    /* there, and as declared */
+    CF_FILE_ABSENT,     /* to be fetched */
+    CF_FILE_UNVERIFIED, /* there, and not held against its sha256 yet */
+    CF_FILE_FETCHING,
+    CF_FILE_VERIFYING,  /* its sha256 is being taken */
+    CF_FILE_WRONG       /* there, and not what sha256 says: it stays until somebody moves it */
+};
+struct cf_file {
+    char *model;
+    char *path;          /* as in the manifest */
+    enum cf_file_state state;
+    uint64_t bytes;      /* of the file, or of the shard at work; 0 = not known yet */
+    uint64_t part_bytes; /* what of it is here */
+    uint64_t bytes_per_second;
+    uint32_t failures;   /* tries in a row that failed */
+    uint64_t retry_at_ms;
+    char *reason;        /* of the last failure, a word: "Stalled"; NULL */
+    char *error;         /* and for people */
+};
+
 struct cf_facts {
     uint64_t now_ms;
     struct cf_host_fact host;
@@ -111,6 +133,8 @@ struct cf_facts {
     size_t n_histories;
     struct cf_estimate *estimates;
     size_t n_estimates;
+    struct cf_file *files;
+    size_t n_files;
     void *memory; /* owns everything above when it came from cf_facts_parse or cf_facts_copy */
 };
 
@@ -125,8 +149,11 @@ void cf_facts_free(struct cf_facts *f);         /* NULL is allowed */
 
 /* Appends some of the keys as one JSON object. Whether the buffer took it, out->failed tells. */
 struct fo_buf;
-enum { CF_FACTS_DIES = 1 /* host, dies */, CF_FACTS_MODELS = 2 /* instances, histories, estimates */, CF_FACTS_ALL = 7 };
+enum { CF_FACTS_DIES = 1 /* host, dies */, CF_FACTS_MODELS = 2 /* instances, histories, estimates, files */, CF_FACTS_ALL = 7 };
 void cf_facts_write_some(const struct cf_facts *f, unsigned what, struct fo_buf *out);
+
+/* A model's files; NULL = nothing is declared of them, or nobody has looked. */
+const struct cf_file *cf_file_find(const struct cf_facts *f, const struct cf_model *m);
 
 /* A copy that owns all its memory (the planner's simulation changes one). FO_ENOMEM, FO_ELIMIT. */
 int cf_facts_copy(const struct cf_facts *f, struct cf_facts **ret, struct fo_err *e);

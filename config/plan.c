@@ -10,7 +10,7 @@
  * A load needs room in both: `now` keeps it from running into memory that a drain still holds, `later` keeps a less important model from
  * taking the place of one that is only waiting for its next try.
  *
- * Order: live keys first (instant, and they free nothing); unloads; reloads to a smaller form, which free memory too; then loads and
+ * Order: files to be fetched (files.c); live keys (instant, and they free nothing); unloads; reloads to a smaller form, which free memory too; then loads and
  * other reloads by priority, then as the manifest lists them: first what is declared loaded, then what is loaded on demand and was asked for, those
  * that have waited longest first. What does not fit may have others give way (evict.c), whose unloads stand in front of it. What did not fit is
  * tried again after every reload, because those give memory back. Further copies of what is loaded on demand come last. Nothing here looks at
@@ -97,7 +97,7 @@ static struct cf_step *add_step(struct cf_planner *p, enum cf_step_kind kind, co
 }
 
 /* --- what is there ---------------------------------------------------------------------------------------------------------- */
-static bool is_wanted(const struct cf_want *w) {
+bool cf_planner_is_wanted(const struct cf_want *w) {
     return w->m->state != CF_STATE_ABSENT && !(w->history && w->history->admin_unloaded);
 }
 
@@ -114,10 +114,10 @@ static void judge_instances(struct cf_planner *p, bool prune) {
         p->owner[i] = w;
         if (!w)
             cf_judge_orphan(p->f, inst, prune, j);
-        else if (!is_wanted(w) || inst->replica < 0 || inst->replica >= n_copies(w->m))
+        else if (!cf_planner_is_wanted(w) || inst->replica < 0 || inst->replica >= n_copies(w->m))
             cf_judge_surplus(inst,
                              w->m->state == CF_STATE_ABSENT ? "declared absent"
-                             : !is_wanted(w)                ? "unloaded by hand"
+                             : !cf_planner_is_wanted(w)                ? "unloaded by hand"
                                                             : "this copy is no longer declared",
                              j);
         else
@@ -215,7 +215,7 @@ static void collect_copies(struct cf_planner *p, struct cf_want *w) {
 
 static void collect_items(struct cf_planner *p) {
     for (size_t i = 0; i < p->n_wants; i++)
-        if (is_wanted(&p->wants[i])) collect_copies(p, &p->wants[i]);
+        if (cf_planner_is_wanted(&p->wants[i])) collect_copies(p, &p->wants[i]);
     if (p->n_items) qsort(p->items, p->n_items, sizeof *p->items, by_turn);
 }
 
@@ -224,7 +224,7 @@ static void collect_extras(struct cf_planner *p) {
     size_t first = p->n_items;
     for (size_t i = 0; i < p->n_wants; i++) {
         struct cf_want *w = &p->wants[i];
-        if (w->m->state != CF_STATE_ON_DEMAND || !is_wanted(w) || n_copies(w->m) == 1 || !cf_evict_up(p, w)) continue;
+        if (w->m->state != CF_STATE_ON_DEMAND || !cf_planner_is_wanted(w) || n_copies(w->m) == 1 || !cf_evict_up(p, w)) continue;
         for (int64_t r = 0; r < n_copies(w->m); r++) {
             size_t at = copy_at(p, w, r);
             bool there = at < p->f->n_instances && p->judged[at].act != CF_ACT_UNLOAD && p->judged[at].act != CF_ACT_GOES;
@@ -350,6 +350,7 @@ static void try_item(struct cf_planner *p, struct cf_item *it) {
     struct cf_place got;
     struct cf_want *w = &p->wants[it->order];
     it->done = true;
+    if (cf_planner_waits_for_file(p, w)) return;
     if (!it->est) {
         cf_planner_rule(w->verdict, CF_V_WAITING, cf_planner_text(p, "its file has not been looked at yet"));
         return;
@@ -444,9 +445,10 @@ static void settle_wants(struct cf_planner *p) {
         int64_t n = n_copies(w->m);
         if (w->m->state == CF_STATE_ABSENT)
             cf_planner_rule(w->verdict, CF_V_IN_SYNC, cf_planner_text(p, "declared absent"));
-        else if (!is_wanted(w))
+        else if (!cf_planner_is_wanted(w))
             cf_planner_rule(w->verdict, CF_V_HELD, cf_planner_text(p, "unloaded by hand, until it is loaded by hand or a new manifest comes"));
         else if (w->m->state == CF_STATE_ON_DEMAND && !cf_evict_up(p, w)) {
+            if (cf_planner_waits_for_file(p, w)) continue;
             const struct cf_estimate *est = cf_estimate_find(p->f, w->m);
             if (est && est->error)
                 cf_planner_rule(w->verdict, CF_V_REFUSED, cf_planner_text(p, "%s", est->error)); /* not only when somebody asks for it */
@@ -504,7 +506,7 @@ static int prepare(struct cf_planner *p, struct fo_region *scratch, unsigned fla
             add_want(p, f->histories[i].ad_hoc, false);
     for (size_t i = 0; i < p->n_wants; i++) n_copies_all += (size_t)n_copies(p->wants[i].m);
     p->items = fo_region_array(scratch, n_copies_all + 1, sizeof *p->items);
-    p->plan->steps = fo_region_array(p->region, n_copies_all + 2 * f->n_instances + 1, sizeof *p->plan->steps); /* what gives way may have been changed before */
+    p->plan->steps = fo_region_array(p->region, n_wants + n_copies_all + 2 * f->n_instances + 1, sizeof *p->plan->steps); /* what gives way may have been changed before */
     p->candidates = cf_evict_candidates(scratch, n_copies_all + f->n_instances + 1);
     if (!p->items || !p->plan->steps || !p->candidates) return fo_fail(e, FO_ENOMEM, "no memory to plan");
     if ((rc = cf_world_init(&p->now, f, scratch, e)) || (rc = cf_world_init(&p->later, f, scratch, e)) ||
@@ -543,6 +545,7 @@ int cf_plan_make(const struct cf_manifest *m, const struct cf_facts *f, unsigned
     int rc = prepare(&p, &scratch, flags, e);
     if (rc == FO_OK) {
         judge_instances(&p, flags & CF_PLAN_PRUNE);
+        cf_planner_fetch(&p, &scratch);
         set_live_keys(&p);
         unload(&p);
         collect_items(&p);
@@ -574,8 +577,22 @@ static void hold(struct cf_facts *f, const struct cf_part *parts, size_t n_parts
     f->host.available_bytes = take ? cf_less(f->host.available_bytes, host_bytes) : cf_add(f->host.available_bytes, host_bytes);
 }
 
+/* The file is there, and is measured next. */
+static void arrive(struct cf_facts *f, const struct cf_step *s) {
+    size_t n = 0;
+    for (size_t i = 0; i < f->n_files; i++)
+        if (strcmp(f->files[i].path, s->spec->source_path) == 0) f->files[i].state = CF_FILE_PRESENT;
+    for (size_t i = 0; i < f->n_estimates; i++)
+        if (!f->estimates[i].error || strcmp(f->estimates[i].path, s->spec->source_path) != 0) f->estimates[n++] = f->estimates[i];
+    f->n_estimates = n;
+}
+
 int cf_plan_apply(const struct cf_plan *p, size_t i, struct cf_facts *f, struct fo_err *e) {
     const struct cf_step *s = &p->steps[i];
+    if (s->kind == CF_STEP_FETCH) {
+        arrive(f, s);
+        return FO_OK;
+    }
     struct fo_region *r = cf_facts_region(f);
     size_t at = 0;
     while (at < f->n_instances && (strcmp(f->instances[at].name, s->model) != 0 || f->instances[at].replica != s->replica)) at++;

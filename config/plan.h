@@ -13,18 +13,20 @@ enum cf_step_kind {
     CF_STEP_UNLOAD, /* drain, then free */
     CF_STEP_LOAD,
     CF_STEP_SET,   /* change live keys in place */
-    CF_STEP_RELOAD /* unload the old form, load the new one; the old one comes back when that fails */
+    CF_STEP_RELOAD, /* unload the old form, load the new one; the old one comes back when that fails */
+    CF_STEP_FETCH   /* get the model's files from where it declares, or hold them against its sha256; other steps go on meanwhile */
 };
 
 struct cf_step {
     enum cf_step_kind kind;
     const char *model; /* a name in the manifest or the facts, as in verdicts */
     int64_t replica;
-    const struct cf_model *spec; /* LOAD, SET, RELOAD: the new form, in the manifest (or ad hoc in the facts); UNLOAD: NULL */
+    const struct cf_model *spec; /* LOAD, SET, RELOAD, FETCH: the new form, in the manifest (or ad hoc in the facts); UNLOAD: NULL */
     char *why;                   /* "declared", "no longer declared", "ctx_cap 8192 -> 4096 needs a reload", ... */
     struct cf_part *parts;       /* LOAD, RELOAD: where it goes */
     size_t n_parts;
     uint64_t host_bytes, staging_bytes; /* LOAD, RELOAD: host memory besides the parts; and while it loads */
+    uint64_t bytes;                     /* FETCH: still to come; 0 = not known */
     bool ad_hoc;                        /* of a model that is not declared */
     bool trusted;                       /* the gate says no and `memory: trust` overrides it; `why` has the numbers */
 };
@@ -34,7 +36,7 @@ enum cf_verdict_kind {
     CF_V_CHANGES, /* has steps */
     CF_V_REFUSED, /* does not fit, or its file cannot be served: need, have and what would fit */
     CF_V_HELD,    /* AdminUnloaded: until it is loaded by hand or a new manifest comes */
-    CF_V_WAITING  /* backoff until retry_at_ms; a load, a drain or memory still to come back; its die is lost; not probed yet */
+    CF_V_WAITING  /* backoff until retry_at_ms; a load, a drain or memory still to come back; its die is lost; not probed yet; its file is on its way */
 };
 
 struct cf_verdict {
@@ -46,6 +48,7 @@ struct cf_verdict {
     const char *code;                /* REFUSED: "would_evict_pinned" = it is loaded on demand, and what is there does not give way; else NULL */
     char *would_fit;                 /* "ctx_cap 2048 on s0; auto:2", or NULL */
     uint64_t retry_at_ms;
+    bool fetching;                   /* WAITING for its file, which is fetched meanwhile: nothing has to be looked at again soon */
 };
 
 /* A die's line in the plan's table: now, after all steps, and the highest in between. Each is ours + foreign + reserve, so that

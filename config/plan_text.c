@@ -19,6 +19,7 @@ static const struct {
     [CF_STEP_LOAD] = { "+", "load", "to load" },
     [CF_STEP_SET] = { "~", "set", "to change in place" },
     [CF_STEP_RELOAD] = { "-/+", "reload", "to reload" },
+    [CF_STEP_FETCH] = { "<", "fetch", "to fetch" },
 };
 static const char *const verdicts[] = {
     [CF_V_IN_SYNC] = "in_sync", [CF_V_CHANGES] = "changes", [CF_V_REFUSED] = "refused", [CF_V_HELD] = "held", [CF_V_WAITING] = "waiting"
@@ -73,7 +74,7 @@ static int name_width(const struct cf_plan *p, const struct cf_facts *f) {
 
 static void put_changes(const struct cf_plan *p, const struct cf_facts *f, struct fo_buf *out) {
     int width = name_width(p, f);
-    char name[160];
+    char name[160], bytes[32];
     for (size_t i = 0; i < p->n_steps; i++) {
         const struct cf_step *s = &p->steps[i];
         put_line(kinds[s->kind].mark, copy_name(s, f, name), width, out);
@@ -83,8 +84,10 @@ static void put_changes(const struct cf_plan *p, const struct cf_facts *f, struc
         } else if (s->kind == CF_STEP_RELOAD) {
             fo_buf_printf(out, "%s; ", s->why);
             put_parts(s, out);
-        } else
+        } else {
             fo_buf_puts(out, s->why);
+            if (s->bytes) fo_buf_printf(out, ": %s to come", fo_format_bytes(s->bytes, bytes, sizeof bytes));
+        }
         fo_buf_putc(out, '\n');
     }
     for (size_t i = 0; i < p->n_verdicts; i++) {
@@ -134,7 +137,7 @@ static void put_summary(const struct cf_plan *p, struct fo_buf *out) {
     const char *sep = "";
     for (size_t i = 0; i < p->n_steps; i++) n_kind[p->steps[i].kind]++;
     for (size_t i = 0; i < p->n_verdicts; i++) n_verdict[p->verdicts[i].kind]++;
-    static const int order[] = { CF_STEP_LOAD, CF_STEP_SET, CF_STEP_RELOAD, CF_STEP_UNLOAD };
+    static const int order[] = { CF_STEP_FETCH, CF_STEP_LOAD, CF_STEP_SET, CF_STEP_RELOAD, CF_STEP_UNLOAD };
     for (size_t i = 0; i < N_KINDS; i++)
         if (n_kind[order[i]]) {
             fo_buf_printf(out, "%s%zu %s", sep, n_kind[order[i]], kinds[order[i]].to);
@@ -191,6 +194,7 @@ static void put_json_step(const struct cf_step *s, struct fo_buf *out) {
     fo_buf_printf(out, ", \"ad_hoc\": %s, \"trusted\": %s", s->ad_hoc ? "true" : "false", s->trusted ? "true" : "false");
     put_bytes("host_bytes", s->host_bytes, out);
     put_bytes("staging_bytes", s->staging_bytes, out);
+    if (s->kind == CF_STEP_FETCH) put_bytes("bytes", s->bytes, out);
     fo_buf_puts(out, ", \"parts\": [");
     for (size_t i = 0; i < s->n_parts; i++) {
         const struct cf_part *p = &s->parts[i];

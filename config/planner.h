@@ -67,3 +67,9 @@ void cf_planner_unload(struct cf_planner *p, size_t instance, const char *why);
 char *cf_planner_waits(struct cf_planner *p, const struct cf_item *it);
 /* The plan is looked at again then. */
 void cf_planner_look_at(struct cf_planner *p, uint64_t at_ms);
+/* Whether it shall be there at all: neither declared absent nor held. */
+bool cf_planner_is_wanted(const struct cf_want *w);
+/* The steps that fetch files, in front of all others; after the instances were judged (files.c). */
+void cf_planner_fetch(struct cf_planner *p, struct fo_region *scratch);
+/* Rules what a model waits for whose file is not there yet, or not checked. False = its file is no matter. */
+bool cf_planner_waits_for_file(struct cf_planner *p, struct cf_want *w);
