@@ -81,7 +81,7 @@ FUZZERS := $(patsubst %.c,$(B)/%,$(wildcard tests/fuzz/fuzz_*.c))
 REPLAYS := $(FUZZERS:$(B)/tests/fuzz/fuzz_%=$(B)/tests/fuzz/replay_%)
 TOOLS   := $(patsubst %.c,$(B)/%,$(wildcard tests/gen/*.c))
 HELPERS := $(call obj,$(wildcard tests/support/*.c))
-DAEMON_LIBS := -lyaml -lsystemd -lssl -lcrypto
+DAEMON_LIBS := -lyaml -lsystemd -lssl -lcrypto -lcurl
 CORE_LIBS   := -ljansson -lm -lpthread -ldl
 
 all: $(PROGS:%=root-%) root-libpantheon.a
@@ -125,17 +125,14 @@ $(B)/engine/version.o: $(B)/.commit
 $(B)/pantheond: $(B)/daemon/pantheond.o $(LIBS)
 $(B)/pantheon-$(BACKEND): $(B)/daemon/pantheon.o $(LIBS)
 $(B)/pantheon-reconcile: $(B)/daemon/pantheon-reconcile.o $(LIBS)
-$(B)/pantheon-reconcile $(B)/pantheon-$(BACKEND): DAEMON_LIBS += -lcurl
 $(PROGS:%=$(B)/%):
 	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
-$(B)/tests/daemon/test_router $(B)/tests/daemon/test_router_proxy: DAEMON_LIBS += -lcurl
 # Allocations that a test can fail and count (tests/support/alloc.h).
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=mmap
 $(TESTS): $(B)/%: $(B)/%.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIBS)
 	$(Q)$(CC) $(ALL_CFLAGS) $(WRAP) $(LDFLAGS) -o $@ $^ -lcmocka $(DAEMON_LIBS) $(CORE_LIBS)
 $(BENCHES) $(TOOLS): $(B)/%: $(B)/%.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIBS)
 	$(Q)$(CC) $(ALL_CFLAGS) $(WRAP) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
-$(B)/tests/fuzz/fuzz_router $(B)/tests/fuzz/replay_router: DAEMON_LIBS += -lcurl
 # The fuzzers' inputs as ordinary tests.
 $(REPLAYS): $(B)/tests/fuzz/replay_%: $(B)/tests/fuzz/fuzz_%.o $(B)/tests/fuzz/replay.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIBS)
 	$(Q)$(CC) $(ALL_CFLAGS) $(WRAP) $(LDFLAGS) -o $@ $^ -lcmocka $(DAEMON_LIBS) $(CORE_LIBS)

@@ -75,6 +75,15 @@ VALUE(die_corrected, a->sensors->has_ecc ? (double)a->sensors->ecc_corrected : (
 VALUE(die_uncorrected, a->sensors->has_ecc ? (double)a->sensors->ecc_uncorrected : (double)NAN)
 VALUE(model_ready, a->entry->state == PD_MODEL_READY)
 VALUE(model_in_state, a->entry->state == a->state)
+static const struct cf_file *file_of(const struct at *a) {
+    static const struct cf_file none;
+    const struct cf_file *f = cf_file_find(a->view->facts, a->entry->decl);
+    return f ? f : &none;
+}
+VALUE(fetched, atomic_load(&a->app->fetched_bytes))
+VALUE(file_bytes, file_of(a)->bytes)
+VALUE(file_here, file_of(a)->part_bytes)
+VALUE(file_rate, file_of(a)->bytes_per_second)
 VALUE(loads, a->entry->loads)
 VALUE(load_failures, a->entry->load_failures)
 VALUE(ready, a->copy->status.ready)
@@ -159,6 +168,10 @@ static const struct metric {
     { "pantheon_model_state", GAUGE, STATE, model_in_state, .help = "1 for the state that the model is in, 0 for the others." },
     { "pantheon_model_loads_total", COUNTER, MODEL, loads, .help = "Loads that succeeded." },
     { "pantheon_model_load_failures_total", COUNTER, MODEL, load_failures, .help = "Loads that failed." },
+    { "pantheon_file_bytes", GAUGE, MODEL, file_bytes, .help = "Size of the model's file, if a URL or a sha256 is declared for it and the size is known; else 0." },
+    { "pantheon_file_here_bytes", GAUGE, MODEL, file_here, .help = "What of it is on the disk; of one that is being checked, what has been read." },
+    { "pantheon_file_bytes_per_second", GAUGE, MODEL, file_rate, .help = "How fast it is coming; 0 while it is not." },
+    { "pantheon_fetched_bytes_total", COUNTER, SERVER, fetched, .help = "Bytes of model files that came over the network, summed up when each download ends." },
     { "pantheon_replica_ready", GAUGE, COPY, ready, .help = "1 while this copy takes requests." },
     { "pantheon_requests_total", COUNTER, COPY, completed, .help = "Requests that ended, by outcome; refused ones were not taken (queue full, draining, failed), those handed over went to another copy when this one failed, and end there.", LABEL("outcome", "completed") },
     { "pantheon_requests_total", COUNTER, COPY, failed, LABEL("outcome", "failed") },

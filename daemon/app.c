@@ -172,7 +172,7 @@ const char *pd_model_state_name(enum pd_model_state s) {
 }
 
 const char *pd_condition_name(enum pd_condition_id id) {
-    static const char *const names[PD_N_CONDITIONS] = { "Ready", "Loaded", "Placed", "Current", "Degraded", "Healthy", "Chat" };
+    static const char *const names[PD_N_CONDITIONS] = { "Ready", "Loaded", "Placed", "Current", "Degraded", "Healthy", "Fetched", "Chat" };
     return names[id];
 }
 

@@ -39,7 +39,7 @@ enum pd_model_state {
     PD_MODEL_LEAVING  /* no longer wanted; ends what it is doing */
 };
 
-enum pd_condition_id { PD_C_READY, PD_C_LOADED, PD_C_PLACED, PD_C_CURRENT, PD_C_DEGRADED, PD_C_HEALTHY, PD_C_CHAT, PD_N_CONDITIONS };
+enum pd_condition_id { PD_C_READY, PD_C_LOADED, PD_C_PLACED, PD_C_CURRENT, PD_C_DEGRADED, PD_C_HEALTHY, PD_C_FETCHED, PD_C_CHAT, PD_N_CONDITIONS };
 enum pd_server_condition_id { PD_S_MANIFEST_VALID, PD_S_RECONCILED, PD_S_DRAINING, PD_S_KEYS_VALID, PD_S_TLS_VALID, PD_N_SERVER_CONDITIONS };
 
 struct pd_condition {
@@ -124,6 +124,7 @@ struct pd_app {
     const char *config; /* the manifest's file; NULL = it is fixed */
     int64_t started_at; /* seconds since 1970 */
     atomic_bool draining;
+    atomic_uint_fast64_t fetched_bytes; /* of model files, over the network, by downloads that have ended */
     atomic_uint_fast64_t sse_ping_ms; /* server.sse_ping of the manifest in force */
     int bell;           /* eventfd: the main thread shall look again */
     pthread_mutex_t lock; /* guards what follows; pointer work only */

@@ -179,6 +179,8 @@ int pd_facts_gather(struct pd_world *w, struct pn_engine *en, bool no_mmap, uint
                                                                 .used_at_ms = h->used_at_ms };
         }
         for (size_t i = 0; i < w->n_estimates; i++) f.estimates[f.n_estimates++] = w->estimates[i]->v;
+        f.files = w->files;
+        f.n_files = w->n_files;
         code = cf_facts_copy(&f, ret, e);
     }
     free(f.dies);

@@ -7,11 +7,14 @@
 #include "daemon/app.h"
 #include "daemon/reconcile.h"
 #include "daemon/source.h"
+#include "daemon/verified.h"
 #include "daemon/world.h"
 
 struct cf_facts;
 struct cf_plan;
 struct cf_step;
+struct pd_fetch_job;
+struct pd_fetcher;
 struct pd_loader;
 struct pd_step;
 
@@ -20,6 +23,10 @@ struct pd_loop {
     struct pd_loop_opts opts;
     struct pd_world world;
     struct pd_loader *loader;
+    struct pd_fetcher *fetcher; /* NULL = nothing was fetched yet */
+    struct pd_fetch_job *fetch; /* at work, beside the step */
+    struct pd_verified verified;
+    uint64_t step_no, fetch_no; /* of the two at work, among those performed */
     struct pd_step *step; /* at work; its results are the loader's until it is taken back */
     int signals, done_bell;
     char signalled[PD_MAX_WHO]; /* who sent the last signal */
@@ -46,13 +53,15 @@ struct pd_loop {
     size_t n_heartbeats;
 };
 
-/* Notes that a step of the plan is taken; what became of it is noted when it ends. */
-void pd_note_step(struct pd_loop *l, const struct cf_step *p);
-void pd_note_step_end(struct pd_loop *l, int code, const char *error, uint64_t took_ms);
+/* Notes that a step of the plan is taken, and returns its number; what became of it is noted when it ends. */
+uint64_t pd_note_step(struct pd_loop *l, const struct cf_step *p);
+void pd_note_step_end(struct pd_loop *l, uint64_t no, int code, const char *error, uint64_t took_ms);
 /* Puts the plan, the steps and what the dies' drivers say into a view that nobody has yet. */
 void pd_show_plan(const struct pd_loop *l, struct pd_view *v);
 /* The model waits, longer after each failure in a row, and pages and the log say why. */
 void pd_note_failure(struct pd_loop *l, const char *name, const char *why);
+/* How long what failed n times in a row waits. */
+uint64_t pd_backoff_ms(const struct pd_loop *l, uint32_t n);
 /* Hands to the loader what is to be measured; false = nothing is, or it cannot be done now. */
 bool pd_start_probe(struct pd_loop *l);
 /* Hands a step of the plan to the loader. On failure nothing has changed. */

@@ -17,7 +17,10 @@
 #include "config/plan.h"
 #include "daemon/client.h"
 #include "daemon/estimate.h"
+#include "daemon/fetch_cli.h"
+#include "daemon/files.h"
 #include "daemon/source.h"
+#include "daemon/verified.h"
 #include "engine/version.h"
 #include "foundry/base/buf.h"
 #include "foundry/base/err.h"
@@ -31,7 +34,7 @@ enum { IN_SYNC = 0, DONE = 0, FAILED = 1, SOME_REFUSED = 3, TIMED_OUT = 4, USAGE
 
 struct args {
     const char *manifest, *socket, *url, *facts, *save_facts, *if_generation, *timeout;
-    bool check, plan, prune, status, watch, reload, wait, json, schema;
+    bool check, plan, prune, status, watch, reload, wait, json, schema, fetch;
 };
 
 static const struct row {
@@ -40,6 +43,7 @@ static const struct row {
     const char *help;
 } rows[] = {
     { "check", NULL, offsetof(struct args, check), "check the manifest alone, print every mistake, exit 0 or 1" },
+    { "fetch", NULL, offsetof(struct args, fetch), "fetch the files that are absent and have a url, check those that have a sha256, and no more; no daemon is asked; exit 0 all there, or 1" },
     { "schema", NULL, offsetof(struct args, schema), "print the JSON Schema of manifests, for editors" },
     { "plan", NULL, offsetof(struct args, plan), "print what applying would do, change nothing; exit 0 in sync, 2 changes, 3 some refused, 1 error" },
     { "prune", NULL, offsetof(struct args, prune), "unload models that were loaded over the admin API too" },
@@ -147,20 +151,50 @@ static int save_facts(const char *path, const struct cf_facts *f) {
 
 /* --- plan --- */
 
+/* What relative paths start at; heap, NULL = the working directory. */
+static char *folder_of(const struct args *a) {
+    char *dir = strdup(a->manifest), *slash = dir ? strrchr(dir, '/') : NULL;
+    if (slash) slash[slash == dir] = '\0';
+    else free(dir);
+    return slash ? dir : NULL;
+}
+
+static int do_fetch(const struct args *a) {
+    struct pd_reading r;
+    char *dir = folder_of(a);
+    int rc = read_manifest(a, &r) ? pd_fetch_cli(r.manifest, dir) : FAILED;
+    free(dir);
+    pd_reading_done(&r);
+    return rc;
+}
+
+/* Also the files of those that the daemon has not looked at; what it observed, or --facts says, stays. */
+static void add_files(const struct args *a, const struct cf_manifest *m, const char *dir, const struct cf_facts *f, struct cf_facts *ret) {
+    struct pd_verified v;
+    ret->files = calloc(f->n_files + m->n_models + 1, sizeof *ret->files);
+    ret->n_files = 0;
+    if (!ret->files) return; /* the plan then says that they are not there */
+    pd_verified_init(&v, pd_source_state_dir());
+    for (size_t i = 0; i < f->n_files; i++) ret->files[ret->n_files++] = f->files[i];
+    for (size_t i = 0; i < m->n_models && !a->facts; i++)
+        if (!cf_file_find(f, &m->models[i])) ret->n_files += pd_file_look(dir, &m->models[i], &v, &ret->files[ret->n_files]);
+    pd_verified_done(&v);
+}
+
 /* Facts with an estimate for each model of the manifest: those that the daemon does not know yet are measured here. */
 static int add_estimates(const struct args *a, const struct cf_manifest *m, const struct cf_facts *f, struct cf_facts *ret, struct pd_estimate **own) {
     struct fo_err e;
     struct fo_device *dev = NULL;
-    char *dir = strdup(a->manifest), *slash = dir ? strrchr(dir, '/') : NULL;
-    if (slash) slash[slash == dir] = '\0';
+    char *dir = folder_of(a);
     *ret = *f;
+    add_files(a, m, dir, f, ret);
     ret->estimates = calloc(f->n_estimates + m->n_models + 1, sizeof *ret->estimates);
-    int code = dir && ret->estimates ? FO_OK : fo_fail(&e, FO_ENOMEM, "no memory for estimates");
+    int code = ret->estimates ? FO_OK : fo_fail(&e, FO_ENOMEM, "no memory for estimates");
     for (size_t i = 0; i < f->n_estimates && code == FO_OK; i++) ret->estimates[i] = f->estimates[i];
     for (size_t i = 0; i < m->n_models && code == FO_OK; i++) {
         if (cf_estimate_find(ret, &m->models[i])) continue;
         if (!dev) code = fo_device_open("cpu", "", &(struct fo_device_opts){ 0 }, &dev, &e);
-        if (code == FO_OK) code = pd_estimate_make(slash ? dir : NULL, &m->models[i], dev, &own[i], &e);
+        if (code == FO_OK) code = pd_estimate_make(dir, &m->models[i], dev, &own[i], &e);
         if (code == FO_OK) ret->estimates[ret->n_estimates++] = own[i]->v;
     }
     fo_device_close(dev);
@@ -195,6 +229,7 @@ static int do_plan(const struct args *a) {
     for (size_t i = 0; own && i < n; i++) pd_estimate_free(own[i]);
     free(own);
     free(all.estimates);
+    free(all.files);
     cf_facts_free(f);
     pd_reading_done(&r);
     return rc;
@@ -450,6 +485,7 @@ static int print_schema(void) {
 static int run(const struct args *a) {
     struct pd_reading r;
     if (a->schema) return print_schema();
+    if (a->fetch) return do_fetch(a);
     if (a->check) {
         bool good = a->json ? pd_source_read(a->manifest, &r) : read_manifest(a, &r);
         if (a->json) print_check(a, good, &r);
@@ -474,8 +510,8 @@ static int run(const struct args *a) {
 
 /* What does not go together. NULL = all is well. */
 static const char *conflict(const struct args *a) {
-    int modes = a->check + a->plan + a->status + a->reload + a->schema;
-    if (modes > 1) return "--check, --schema, --plan, --status and --reload: one of them";
+    int modes = a->check + a->plan + a->status + a->reload + a->schema + a->fetch;
+    if (modes > 1) return "--check, --schema, --fetch, --plan, --status and --reload: one of them";
     if (a->wait && !a->reload) return "--wait belongs to --reload (applying waits by itself)";
     if (a->watch && !a->status) return "--watch belongs to --status";
     if (a->facts && !a->plan) return "--facts belongs to --plan";

@@ -26,6 +26,8 @@
 #include "daemon/app.h"
 #include "daemon/cert.h"
 #include "daemon/facts.h"
+#include "daemon/fetch.h"
+#include "daemon/files.h"
 #include "daemon/gate.h"
 #include "daemon/http.h"
 #include "daemon/log.h"
@@ -72,6 +74,7 @@ static void say_refusals(struct pd_loop *l, const struct pd_view *before, const 
 static void publish(struct pd_loop *l) {
     struct fo_err e;
     struct cf_facts *facts;
+    pd_files_look(l);
     if (pd_facts_gather(&l->world, l->app->engine, l->opts.no_mmap, fo_now_ms(), &facts, &e)) {
         fo_log(FO_LOG_WARN, "reconcile", "event=no_memory_to_publish next=\"pages show the state before\"");
         return;
@@ -109,19 +112,20 @@ static void publish(struct pd_loop *l) {
 static void say_status(struct pd_loop *l) {
     struct pd_view *v = pd_app_view(l->app);
     size_t serving = 0, declared = 0;
-    char refused[48] = "", failing[48] = "", bad[48] = "", memory[160] = "";
+    char refused[48] = "", failing[48] = "", bad[48] = "", memory[160] = "", fetching[160] = "";
     pd_pressure_text(&l->world, memory, sizeof memory);
     for (size_t i = 0; v && i < v->n; i++) {
         declared += v->entries[i].declared;
         serving += v->entries[i].declared && v->entries[i].state == PD_MODEL_READY;
     }
+    pd_files_text(l, fetching, sizeof fetching);
     if (v && v->n_refused) snprintf(refused, sizeof refused, "; %zu refused", v->n_refused);
     if (v && v->n_failing) snprintf(failing, sizeof failing, "; %zu failing", v->n_failing);
     if (!l->manifest_ok) snprintf(bad, sizeof bad, "; MANIFEST %s", l->from_kept ? "BAD, serving the last good one" : "REFUSED, serving the one before");
     if (l->step && l->step->kind == PD_STEP_PROBE) pd_notify_status("Measuring %zu model files", l->step->n_ask);
     else if (l->step && l->step->kind == PD_STEP_UNLOAD) pd_notify_status("Unloading %s; serving %zu of %zu models%s", l->step->model, serving, declared, bad);
     else if (l->step) pd_notify_status("Loading %s (%zu of %zu)%s", l->step->model, serving + (serving < declared), declared, bad);
-    else pd_notify_status("Serving %zu of %zu models; generation %llu%s%s%s%s%s", serving, declared, (unsigned long long)l->manifest->generation, refused, failing, bad, *memory ? "; " : "", memory);
+    else pd_notify_status("Serving %zu of %zu models; generation %llu%s%s%s%s%s%s", serving, declared, (unsigned long long)l->manifest->generation, refused, failing, fetching, bad, *memory ? "; " : "", memory);
     pd_view_put(v);
 }
 
@@ -131,6 +135,8 @@ static void forget_failure(struct pd_history *h) {
     h->failures = h->streak = 0;
     h->retry_at_ms = 0;
     h->last_error[0] = '\0';
+    h->fetch_failures = 0;
+    h->fetch_retry_at_ms = 0;
 }
 
 /* Whether a copy serves. */
@@ -422,6 +428,7 @@ static void drop_plan(struct pd_loop *l) {
 static int make_plan(struct pd_loop *l, struct fo_err *e) {
     struct cf_facts *facts;
     struct cf_plan *plan;
+    pd_files_look(l);
     if (pd_facts_gather(&l->world, l->app->engine, l->opts.no_mmap, fo_now_ms(), &facts, e)) return e->code;
     if (cf_plan_make(l->manifest->m, facts, 0, &plan, e)) {
         cf_facts_free(facts);
@@ -473,6 +480,10 @@ static void think(struct pd_loop *l) {
         }
         l->settled = false;
         const struct cf_step *p = &l->plan->steps[0];
+        if (p->kind == CF_STEP_FETCH) {
+            if (pd_start_fetch(l, p, &e)) break;
+            continue;
+        }
         if (p->kind == CF_STEP_SET ? pd_set_live(l, p, &e) : pd_start_step(l, p, &e)) {
             pd_note_failure(l, p->model, e.msg);
             break;
@@ -509,7 +520,7 @@ static bool due(struct pd_loop *l) {
     }
     if (l->plan && l->plan->look_at_ms && l->plan->look_at_ms <= now && !l->step) due = true; /* one is idle, or another's turn has come */
     for (size_t i = 0; l->plan && i < l->plan->n_verdicts && !l->step; i++) /* memory to come back, a die to answer */
-        due = due || (l->plan->verdicts[i].kind == CF_V_WAITING && l->plan->verdicts[i].retry_at_ms == 0);
+        due = due || (l->plan->verdicts[i].kind == CF_V_WAITING && l->plan->verdicts[i].retry_at_ms == 0 && !l->plan->verdicts[i].fetching);
     return due;
 }
 
@@ -576,6 +587,7 @@ static void drain(struct pd_loop *l) {
     l->draining = true;
     atomic_store(&app->draining, true);
     pd_loader_cancel(l->loader);
+    (void)pd_files_tick(l);
     pd_http_drain(app->http);
     pn_engine_drain(app->engine);
     pd_notify_stopping();
@@ -613,6 +625,7 @@ bool pd_loop_run(struct pd_loop *l) {
         bool changed = false;
         take_asks(l);
         forget_old_wishes(l);
+        if (pd_files_tick(l)) l->next_look_ms = 0;
         look(l, &changed);
         bool keys = pd_gate_look(l->app, false), tls = pd_cert_look(l->app, false);
         bool memory = pd_pressure_look(l->app, &l->world, l->manifest->m, fo_now_ms());
@@ -646,6 +659,7 @@ int pd_loop_new(struct pd_app *app, struct pd_reading *r, uint64_t generation, c
     l->app = app;
     l->opts = *opts;
     l->signals = l->done_bell = -1;
+    pd_verified_init(&l->verified, opts->state_dir);
     l->world.isa = opts->isa;
     l->world.threads = r->manifest->host.threads < 0 ? 0 : (int)r->manifest->host.threads;
     const char *base = getenv("PANTHEON_BACKOFF_MS");
@@ -687,6 +701,8 @@ int pd_loop_new(struct pd_app *app, struct pd_reading *r, uint64_t generation, c
 void pd_loop_free(struct pd_loop *l) {
     if (!l) return;
     pd_loader_free(l->loader);
+    pd_fetcher_free(l->fetcher);
+    pd_verified_done(&l->verified);
     drop_plan(l);
     pd_world_done(&l->world);
     pd_counted_manifest_put(l->manifest);

@@ -80,6 +80,32 @@ static bool file_is_bad(const struct pd_status_input *in, const struct pd_entry 
     return false;
 }
 
+/* A word for a file that is on its way, or does not come; NULL = it is there, or nobody said that it would come. */
+static const char *file_word(const struct cf_file *f, uint64_t now_ms) {
+    if (!f || f->state == CF_FILE_PRESENT) return NULL;
+    if (f->state == CF_FILE_FETCHING) return "Downloading";
+    if (f->state == CF_FILE_VERIFYING) return "Verifying";
+    if (f->reason && (f->state == CF_FILE_WRONG || f->retry_at_ms > now_ms)) return f->reason;
+    return "Pending";
+}
+
+/* What a model is called that has no file to be loaded from; NULL = its file is no matter. */
+static const char *find_file_state(const struct pd_status_input *in, struct pd_entry *e) {
+    const struct cf_file *f = cf_file_find(in->facts, e->decl);
+    const struct cf_verdict *v = verdict_of(in->plan, e->decl->name);
+    const char *word = file_word(f, in->now_ms);
+    if (!word || e->decl->state == CF_STATE_ABSENT || (v && v->kind == CF_V_HELD) || (f->state == CF_FILE_UNVERIFIED && f->retry_at_ms <= in->now_ms)) return NULL;
+    e->state = PD_MODEL_WAITING;
+    if (f->state == CF_FILE_WRONG || f->retry_at_ms > in->now_ms) e->state = PD_MODEL_FAILED;
+    if (f->state != CF_FILE_WRONG && f->retry_at_ms > in->now_ms) {
+        e->retry_after_s = (uint32_t)((f->retry_at_ms - in->now_ms) / 1000 + 1);
+        snprintf(e->reason, sizeof e->reason, "%.300s (next try in %u s)", f->error ? f->error : word, e->retry_after_s);
+    } else {
+        snprintf(e->reason, sizeof e->reason, "%s", v ? v->why : f->error ? f->error : word);
+    }
+    return word;
+}
+
 /* The state, and the word that conditions use for it. */
 static const char *find_state(const struct pd_status_input *in, const struct sum *s, struct pd_entry *e) {
     const struct cf_verdict *v = s->verdict;
@@ -98,6 +124,8 @@ static const char *find_state(const struct pd_status_input *in, const struct sum
         e->state = PD_MODEL_LOADING;
         return "Loading";
     }
+    const char *of_file = find_file_state(in, e);
+    if (of_file) return of_file;
     if (waits_for_retry(in, s)) {
         e->state = PD_MODEL_FAILED;
         uint64_t left = s->history->retry_at_ms - in->now_ms;
@@ -193,6 +221,9 @@ static void fill_entry(const struct pd_status_input *in, const struct pd_entry *
     bool sick = s.failed > 0 || (s.history && s.history->failures > 0) || e->state == PD_MODEL_FAILED;
     SET(PD_C_HEALTHY, !sick, s.failed ? "Failed" : sick ? "LoadFailed" : "Ok",
         s.a_failed && s.a_failed->reason ? s.a_failed->reason : sick && s.history && s.history->last_error[0] ? s.history->last_error : sick ? why : "");
+    const struct cf_file *file = cf_file_find(in->facts, e->decl);
+    const char *of_file = file_word(file, in->now_ms);
+    SET(PD_C_FETCHED, !of_file, of_file ? of_file : file ? "Present" : "NotDeclared", of_file ? (file->error ? file->error : s.verdict ? s.verdict->why : "") : "");
     SET(PD_C_CHAT, s.chat && strcmp(s.chat->chat_word, "Template") == 0, s.chat ? s.chat->chat_word : "NotServing", s.chat ? s.chat->chat_why : "");
 #undef SET
 }

@@ -27,17 +27,19 @@ enum { MAX_BACKOFF = 30 /* times the first: 5 minutes */ };
 
 /* --- what is shown --- */
 
-void pd_note_step(struct pd_loop *l, const struct cf_step *p) {
-    static const char *const words[] = { [CF_STEP_UNLOAD] = "unload", [CF_STEP_LOAD] = "load", [CF_STEP_SET] = "set", [CF_STEP_RELOAD] = "reload" };
+uint64_t pd_note_step(struct pd_loop *l, const struct cf_step *p) {
+    static const char *const words[] = { [CF_STEP_UNLOAD] = "unload", [CF_STEP_LOAD] = "load", [CF_STEP_SET] = "set", [CF_STEP_RELOAD] = "reload", [CF_STEP_FETCH] = "fetch" };
     struct pd_performed *d = &l->performed[l->n_performed++ % PD_MAX_PERFORMED];
     *d = (struct pd_performed){ .at = time(NULL), .replica = p->replica };
     snprintf(d->step, sizeof d->step, "%s", words[p->kind]);
     snprintf(d->model, sizeof d->model, "%s", p->model);
     snprintf(d->why, sizeof d->why, "%s", p->why);
+    return l->n_performed - 1;
 }
 
-void pd_note_step_end(struct pd_loop *l, int code, const char *error, uint64_t took_ms) {
-    struct pd_performed *d = &l->performed[(l->n_performed + PD_MAX_PERFORMED - 1) % PD_MAX_PERFORMED];
+void pd_note_step_end(struct pd_loop *l, uint64_t no, int code, const char *error, uint64_t took_ms) {
+    struct pd_performed *d = &l->performed[no % PD_MAX_PERFORMED];
+    if (l->n_performed - no > PD_MAX_PERFORMED) return; /* a long download: forgotten by now */
     d->result = code ? PD_STEP_FAILED : PD_STEP_DONE;
     d->took_ms = took_ms;
     snprintf(d->error, sizeof d->error, "%s", code ? error : "");
@@ -59,14 +61,18 @@ void pd_show_plan(const struct pd_loop *l, struct pd_view *v) {
 
 /* --- failures --- */
 
+uint64_t pd_backoff_ms(const struct pd_loop *l, uint32_t n) {
+    uint64_t wait = l->backoff_ms, most = l->backoff_ms * MAX_BACKOFF;
+    for (uint32_t i = 1; i < n && wait < most; i++) wait *= 2;
+    return wait < most ? wait : most;
+}
+
 void pd_note_failure(struct pd_loop *l, const char *name, const char *why) {
     struct pd_history *h = pd_world_history(&l->world, name);
     char text[16];
     if (!h) return;
     h->failures = ++h->streak;
-    uint64_t wait = l->backoff_ms, most = l->backoff_ms * MAX_BACKOFF;
-    for (uint32_t i = 1; i < h->streak && wait < most; i++) wait *= 2;
-    if (wait > most) wait = most;
+    uint64_t wait = pd_backoff_ms(l, h->streak);
     h->retry_at_ms = fo_now_ms() + wait;
     h->load_failures++;
     snprintf(h->last_error, sizeof h->last_error, "%s", why);
@@ -233,7 +239,7 @@ int pd_start_step(struct pd_loop *l, const struct cf_step *p, struct fo_err *e) 
     if (p->trusted) pd_app_event(l->app, PD_EV_GATE_OVERRIDDEN, p->model, "memory: trust; %s", p->why);
     pd_app_event(l->app, started[p->kind], p->model, "on %s: %s", dies, p->why);
     if (begin(l, s)) {
-        pd_note_step(l, p);
+        l->step_no = pd_note_step(l, p);
         return FO_OK;
     }
     inst->state = before;
@@ -254,8 +260,7 @@ int pd_set_live(struct pd_loop *l, const struct cf_step *p, struct fo_err *e) {
     cf_model_free(inst->spec);
     inst->spec = spec;
     inst->ad_hoc = p->ad_hoc;
-    pd_note_step(l, p);
-    pd_note_step_end(l, FO_OK, "", 0);
+    pd_note_step_end(l, pd_note_step(l, p), FO_OK, "", 0);
     pd_app_event(l->app, PD_EV_CHANGED, p->model, "%s", p->why);
     return FO_OK;
 }
@@ -359,7 +364,7 @@ void pd_finish_step(struct pd_loop *l) {
     if (!s) return;
     l->step = NULL;
     struct pd_instance *inst = s->kind == PD_STEP_PROBE ? NULL : pd_world_instance(&l->world, s->model, s->replica);
-    if (inst) pd_note_step_end(l, (int)s->code, s->err.msg, s->took_ms);
+    if (inst) pd_note_step_end(l, l->step_no, (int)s->code, s->err.msg, s->took_ms);
     switch (s->kind) {
     case PD_STEP_PROBE:
         take_estimates(l, s);

@@ -222,6 +222,7 @@ void pd_world_done(struct pd_world *w) {
     free(w->instances);
     free(w->histories);
     free(w->estimates);
+    free(w->files);
     free(w->dies);
     *w = (struct pd_world){ 0 };
 }

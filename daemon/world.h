@@ -6,6 +6,7 @@
 #include <stdint.h>
 
 #include "config/facts.h"
+#include "daemon/transfer.h"
 #include "engine/mem/pressure.h"
 
 struct fo_device;
@@ -56,6 +57,10 @@ struct pd_history {
     char last_error[384];
     uint64_t loads, load_failures;
     uint64_t wanted_at_ms, asked_at_ms; /* requests asked for it and it was not loaded: the first and the last of them; 0 = nobody waits */
+    uint32_t fetch_failures; /* of its files, in a row; why, and when the next try is: */
+    enum pd_fetch_end fetch_end;
+    uint64_t fetch_retry_at_ms;
+    char fetch_error[384];
     uint64_t load_ms, used_at_ms;       /* what its last load took; its last load, or the end of its last request. 0 = none yet */
 };
 
@@ -68,6 +73,8 @@ struct pd_world {
     size_t n_histories;
     struct pd_estimate **estimates; /* estimate.h */
     size_t n_estimates;
+    struct cf_file *files; /* files.h: as they were looked at last; their texts are the manifest's, the histories' */
+    size_t n_files;
     struct pn_pressure pressure; /* of the host */
     uint64_t pressure_look_ms;   /* when it and the dies were judged last */
     int threads;     /* for devices */

@@ -520,6 +520,13 @@ int pn_model_state(const struct pn_model *m, struct fo_err *e) {
     return fo_gguf_state(m->gguf, e);
 }
 
+int pn_model_check_file(const char *path, struct fo_err *e) {
+    struct fo_gguf *g;
+    if (fo_gguf_open(path, &g, e)) return (int)e->code;
+    fo_gguf_close(g);
+    return FO_OK;
+}
+
 uint64_t pn_model_identity(const char *path) {
     return fo_model_identity(path);
 }

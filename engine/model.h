@@ -101,6 +101,8 @@ int pn_model_try(struct pn_model *m, struct fo_err *e);
 
 /* A number that is another one when any of the model's files is: replaced, written to, added, removed. 0: there is none. One stat a file. */
 uint64_t pn_model_identity(const char *path);
+/* Whether one file by itself (of a model in shards: a shard) is GGUF and all there, whatever is in it and wherever it lies. What fo_gguf_open says. */
+int pn_model_check_file(const char *path, struct fo_err *e);
 /* What people call a model that has no other name: its file's without folder, ".gguf" and the number of a shard, or its directory's.
  * *ret_len bytes within `path`. */
 const char *pn_model_path_name(const char *path, size_t *ret_len);
