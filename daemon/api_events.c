@@ -58,11 +58,15 @@ bool pd_stream_event(struct pd_call *c, const struct pd_event *ev) {
     return ok;
 }
 
+bool pd_stream_begin(struct pd_call *c) {
+    return pd_stream_open(c, 200, PD_SSE_TYPE, PD_SSE_HEADERS) && strcmp(c->head->method, "HEAD") != 0;
+}
+
 /* Those there are, then each as it happens, until the client leaves or the server stops. */
 static void stream_events(struct pd_app *app, struct pd_call *c, uint64_t after, const char *model) {
     uint64_t said = fo_now_ms();
     struct pd_event ev;
-    bool ok = pd_stream_open(c, 200, PD_SSE_TYPE, PD_SSE_HEADERS);
+    bool ok = pd_stream_begin(c);
     while (ok && !pd_client_gone(c)) {
         bool last = atomic_load(&app->draining);
         uint64_t newest = pd_app_last_event(app);

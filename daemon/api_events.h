@@ -13,5 +13,7 @@ struct json_t *pd_event_object(const struct pd_event *ev);
 bool pd_stream_event(struct pd_call *c, const struct pd_event *ev);
 /* Whether the client asks for a stream (Accept: text/event-stream). */
 bool pd_wants_stream(const struct pd_call *c);
+/* Opens such a stream. False = there is nothing more to send: the client is gone, or asked for the head alone. */
+bool pd_stream_begin(struct pd_call *c);
 /* "running", "done" or "failed". */
 const char *pd_step_result_name(const struct pd_performed *d);

@@ -65,7 +65,7 @@ void pd_get_admin_live(struct pd_app *app, struct pd_call *c, const char *param)
     uint64_t at = 0;
     (void)param;
     for (size_t i = 0; i < PD_MAX_PAGE_PARTS; i++) fo_buf_init(&last[i], MAX_PART);
-    bool ok = pd_stream_open(c, 200, PD_SSE_TYPE, PD_SSE_HEADERS);
+    bool ok = pd_stream_begin(c);
     while (ok && !pd_client_gone(c)) {
         bool stops = atomic_load(&app->draining);
         uint64_t now = fo_now_ms();

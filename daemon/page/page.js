@@ -42,11 +42,12 @@
   let before = null;
 
   function draw(id, points) {
-    const svg = $(id), most = Math.max(1e-9, ...points.flat()), rows = [];
+    const svg = $(id), highest = Math.max(...points.flat()), most = highest || 1, rows = [];
+    say(id + "-top", (highest * 118 / 108).toPrecision(3));
     for (const [i, name] of ["answers", "prompts"].entries()) {
       const line = document.createElementNS("http://www.w3.org/2000/svg", "polyline");
       line.setAttribute("class", name);
-      line.setAttribute("points", points.map((p, x) => (600 - (points.length - 1 - x) * 600 / (SAMPLES - 1)).toFixed(1) + "," + (116 - 108 * p[i] / most).toFixed(1)).join(" "));
+      line.setAttribute("points", points.map((p, x) => (600 - (points.length - 1 - x) * 600 / (SAMPLES - 1)).toFixed(1) + "," + (118 - 108 * p[i] / most).toFixed(1)).join(" "));
       rows.push(line);
     }
     svg.replaceChildren(...rows);

@@ -88,6 +88,15 @@ def test_a_stream_has_them_as_they_happen_and_goes_on_where_a_client_was(d):
         x.close()
 
 
+def test_the_head_of_a_stream_is_an_answer_of_its_own(d):
+    c = connection(d.port, timeout=10)
+    for path in ("/admin/events", "/admin/live", "/admin/events"):
+        c.request("HEAD", path, headers={"Accept": "text/event-stream"})
+        r = c.getresponse()
+        assert r.status == 200 and r.headers["content-type"].startswith("text/event-stream") and r.read() == b"", "and the connection goes on"
+    c.close()
+
+
 def test_every_action_says_who_asked(d):
     u = UnixConnection(d.socket)
     u.request("POST", "/admin/models/unload?wait=1", json.dumps({"name": "a"}))
