@@ -195,6 +195,16 @@ static void put_places(const struct cf_facts *f, const char *name, struct fo_buf
     if (!any) fo_buf_puts(out, "\342\200\223");
 }
 
+/* How far a download is. */
+static void put_fetch(const struct cf_file *file, struct fo_buf *out) {
+    bool checks = file && file->state == CF_FILE_VERIFYING;
+    if (!file || (!checks && file->state != CF_FILE_FETCHING)) return;
+    pd_html_put(out, "<p>%s: %s", checks ? "checking its sha256" : "fetching", bytes(file->part_bytes));
+    if (file->bytes) pd_html_put(out, " of %s, %s%%", bytes(file->bytes), number((double)file->part_bytes * 100 / (double)file->bytes, 0));
+    if (file->bytes_per_second) pd_html_put(out, ", %s a second", bytes(file->bytes_per_second));
+    fo_buf_puts(out, "</p>");
+}
+
 static void put_model(const struct pd_seen *s, const struct pd_entry *e, struct fo_buf *out) {
     const struct cf_model *d = e->decl;
     struct totals t = totals_of(s, e);
@@ -209,6 +219,7 @@ static void put_model(const struct pd_seen *s, const struct pd_entry *e, struct 
     else fo_buf_puts(out, "</td><td class=\"n\">\342\200\223</td><td class=\"n\">\342\200\223</td><td class=\"n\">\342\200\223</td><td class=\"n\">\342\200\223</td><td class=\"n\">\342\200\223</td>");
     pd_html_put(out, "<td class=\"n\">%s / %s</td></tr><tr><td colspan=\"9\">", number((double)e->observed_generation, 0), number((double)s->view->manifest->generation, 0));
     if (*e->reason) pd_html_put(out, "<p class=\"%s\">%s</p>", bad ? "bad" : "muted", e->reason);
+    put_fetch(cf_file_find(s->view->facts, d), out);
     fo_buf_puts(out, "<ul class=\"list\">");
     for (int i = 0; i < PD_N_CONDITIONS; i++) put_condition(out, pd_condition_name(i), &e->conditions[i]);
     fo_buf_puts(out, "</ul></td></tr>");

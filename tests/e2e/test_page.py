@@ -9,6 +9,7 @@ import pytest
 from browser import Browser
 from conftest import BUILD, ROOT, Daemon, connection, manifest, wait_for
 from dialects import DIALECTS, write
+from origin import Origin
 from test_access import ROOT_KEY, SECRET, bearer, line, put
 from world import dies
 
@@ -111,6 +112,21 @@ def test_with_keys_it_shows_what_the_key_may_see(keyed):
     assert b"load_done" not in keyed.get("/", headers={**HTML, **bearer(SECRET)}).body
     assert b"load_done" in keyed.get("/", headers={**HTML, **bearer(ROOT_KEY)}).body
     assert keyed.get("/admin/live", headers=bearer(SECRET)).status == 403
+
+
+def test_it_says_how_far_a_download_is(start, scripts, tmp_path):
+    data, origin = scripts["small"].read_bytes(), Origin()
+    try:
+        d = start(manifest(("m", f'{tmp_path}/m.gguf", url: "{origin.put("m.gguf", data, ways=["held", "good"])}')).replace('\\"', '"'), wait=False)
+        d.wait_listening()
+        wait_for(lambda: re.search(r"<p>fetching: [0-9.]+ \w+ of [0-9.]+ \w+, 50%", d.get("/", headers=HTML).body.decode()), 20, "half of it is there")
+        origin.go.set()
+        wait_for(lambda: "fetching:" not in d.get("/", headers=HTML).body.decode() and "Fetched: yes (Present)" in d.get("/", headers=HTML).body.decode(), 20, "all of it")
+        steps = d.get("/admin/plan").json["performed"]
+        assert [(x["step"], x["result"]) for x in steps][:1] == [("fetch", "done")]
+    finally:
+        origin.go.set()
+        origin.close()
 
 
 def live(d, seconds_of_samples=2):
