@@ -24,9 +24,9 @@ def told(tmp_path_factory):
     folder = tmp_path_factory.mktemp("page")
     thinks = write(DIALECTS[0], folder / "thinks.gguf")
     endless = folder / "endless.gguf"
-    subprocess.run([str(BUILD / "tests/gen/script"), str(endless), "--text", "it goes on and on", "--endless", "--pace-us", "10000", "--weights", "1MiB"], check=True, cwd=ROOT)
+    subprocess.run([str(BUILD / "tests/gen/script"), str(endless), "--text", "it goes on and on", "--endless", "--pace-us", "1000", "--row-us", "5000", "--ctx", "200000", "--weights", "1MiB"], check=True, cwd=ROOT)
     top = dies(s0=("300MB", "reads temperature 71, reads power 55, reads uncorrected 2"), s1=("300MB", "")).rstrip()
-    text = manifest(("thinks", thinks, "dies: [ s0 ]"), ("endless", endless, "dies: [ s0 ]\nctx_cap: 4096"), ("gone", EVIL), top=top)
+    text = manifest(("thinks", thinks, "dies: [ s0 ]"), ("endless", endless, "dies: [ s0 ]\nctx_cap: 200000"), ("gone", EVIL), top=top)
     d = Daemon(folder, text)
     yield d
     d.stop()
@@ -170,7 +170,7 @@ def test_it_runs_under_its_own_policy_and_text_stays_text(page):
 
 
 def test_numbers_and_charts_follow_what_happens(page, told):
-    s = told.stream(model="endless", max_tokens=3000)
+    s = told.stream(model="endless", max_tokens=150000)
     chunks = s.events()
     next(chunks), next(chunks)
     page.wait(lambda: re.search(r"endless\s+ready\s+s0\s+1 of", page.text("[data-part=models]")), 20, "one runs")
