@@ -587,25 +587,13 @@ static void turn(float *x, int64_t n, int head_dim) {
     for (int64_t i = 0; i < n; i += head_dim) fo_hadamard(x + i, head_dim);
 }
 
-/* A row of n floats through the type that its page keeps it in. */
-static void round_row(struct tap *t, float *x, enum fo_dtype type, int64_t n, int head_dim) {
-    const struct fo_dtype_info *info = fo_dtype_info(type);
-    if (type == FO_F32) return;
-    if (type == FO_Q4_0) turn(x, n, head_dim);
-    info->from_f32(x, t->rounded.at, (size_t)n);
-    info->to_f32(t->rounded.at, x, (size_t)n);
-    if (type == FO_Q4_0) turn(x, n, head_dim);
-}
-
-static int round_kv(struct tap *t, const struct fo_kv_geom *g, const struct fo_attn_batch *b, int64_t row, struct fo_err *e) {
-    if (grow(&t->rounded, (uint64_t)row * sizeof(float), e)) return e->code;
+static void round_kv(struct tap *t, const struct fo_kv_geom *g, const struct fo_attn_batch *b, int64_t row) {
     for (int i = 0; i < b->n_seqs; i++)
         for (int n = 0; n < b->seqs[i].n; n++) {
             struct fo_kv_place p = fo_kv_place(g, b->seqs[i].pages[(b->seqs[i].pos + n) / g->page_tokens]);
-            round_row(t, t->k.at + (b->seqs[i].row + n) * row, p.k_type, row, g->head_dim);
-            round_row(t, t->v.at + (b->seqs[i].row + n) * row, p.v_type, row, g->head_dim);
+            fo_kv_keep(p.k_type, t->k.at + (b->seqs[i].row + n) * row, (size_t)row, g->head_dim);
+            fo_kv_keep(p.v_type, t->v.at + (b->seqs[i].row + n) * row, (size_t)row, g->head_dim);
         }
-    return FO_OK;
 }
 
 /* The least exact of what a page may be: 0 = K, 1 = V. */
@@ -622,8 +610,10 @@ static int tap_kv_store(struct fo_stream *s, const struct fo_kv_geom *g, const f
     int64_t row = (int64_t)g->n_head_kv * g->head_dim;
     uint64_t bytes = floats(b->n_rows, row);
     if (fetch_if_same(s, &t->k, k, bytes, e) || fetch_if_same(s, &t->v, v, bytes, e) || t->sub->kv_store(sub_of(s), g, k, v, b, layer, e) ||
-        ref_geom(t, g, &ref, e) || (t->mode == FO_TAP_SAME && round_kv(t, g, b, row, e)) ||
-        feed(t, &t->k, k, bytes, &ref_k, e) || feed(t, &t->v, v, bytes, &ref_v, e))
+        ref_geom(t, g, &ref, e))
+        return e->code;
+    if (t->mode == FO_TAP_SAME) round_kv(t, g, b, row);
+    if (feed(t, &t->k, k, bytes, &ref_k, e) || feed(t, &t->v, v, bytes, &ref_v, e))
         return e->code;
     if (fo_kv_store(ref_of(s), &ref, ref_k, ref_v, b, layer, e)) return fo_wrap(e, "the reference");
     return show(t, &(struct fo_tap_seen){ .op = "kv_store", .g = g, .layer = layer, .n = b->n_rows, .k_in = row, .k = row }, e);

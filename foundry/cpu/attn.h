@@ -1,7 +1,7 @@
 /* The attention part of the kernel table, and what lies where in a page of KV. attend.c calls the slots; ref_attn.c defines them.
  *
  * A page holds K and then V of one head after the other, for each layer; a block below is the K or the V of one head in one page, `tokens`
- * positions of them. The quantised kinds keep the blocks of fo_dtype's own quantisers (32 dimensions, an f16 scale), so their head_dim is
+ * positions of them. The quantised kinds keep the types' own blocks (32 dimensions, an f16 scale; Q4_0 with a step of its own, ref_attn.c), so their head_dim is
  * a multiple of 32, and their tokens are a multiple of 8 (fo_kv_block_tokens). G = fo_kv_group(tokens), 16 in every release build.
  *
  *     K  F32, F16   [tokens / G][head_dim][G]
@@ -20,6 +20,8 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+
+#include "foundry/dtype.h"
 
 enum {
     FO_ATTN_HEADS = 4,  /* most queries that one call of an attention slot takes */
@@ -91,6 +93,9 @@ static const float fo_kv_q4_steps[FO_KV_Q4_STEPS] = { -8.0f, -8.5f, -9.0f };
 
 /* x [head_dim] by the orthogonal Hadamard matrix, in blocks of the largest power of two that divides head_dim; twice is as if never, but for rounding. */
 void fo_hadamard(float *x, int head_dim);
+
+/* x [n], whole heads, becomes what KV of the type (F32, F16, Q8_0 or Q4_0) keeps of it: what a page's reader would see, turned back. */
+void fo_kv_keep(enum fo_dtype type, float *x, size_t n, int head_dim);
 
 /* e^x as the reference computes it: see ref.c. */
 float fo_ref_exp(float x);

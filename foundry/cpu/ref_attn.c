@@ -147,6 +147,27 @@ static void turned_q4(const float *x, struct fo_block_q4_0 *ret) {
     }
 }
 
+void fo_kv_keep(enum fo_dtype type, float *x, size_t n, int head_dim) {
+    const struct fo_dtype_info *info = fo_dtype_info(type);
+    struct fo_block_q4_0 turned;
+    float rounded[BLOCK];
+    if (type == FO_Q4_0)
+        for (float *at = x; at < x + n; at += head_dim) {
+            fo_hadamard(at, head_dim);
+            for (int i = 0; i < head_dim; i += BLOCK) {
+                turned_q4(at + i, &turned);
+                fo_q4_0_to_f32(&turned, at + i, BLOCK);
+            }
+            fo_hadamard(at, head_dim);
+        }
+    else if (type != FO_F32)
+        for (size_t i = 0; i < n; i += BLOCK) {
+            size_t some = n - i < BLOCK ? n - i : BLOCK;
+            info->from_f32(x + i, rounded, some);
+            info->to_f32(rounded, x + i, some);
+        }
+}
+
 static void put_q4(const float *x, int head_dim, void *block, int tokens, int token, uint8_t *at(const void *, int, int, int, int, int *)) {
     for (int b = 0; b < head_dim / BLOCK; b++) {
         struct fo_block_q4_0 q;

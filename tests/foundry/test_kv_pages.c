@@ -16,7 +16,6 @@
 #include "foundry/cpu/kernels.h"
 #include "foundry/device.h"
 #include "foundry/dtype.h"
-#include "tests/support/kept.h"
 
 enum { MAX_CTX = 1200, MAX_ROWS = 64, N_LAYER = 2, LAYER = 1 };
 
@@ -106,7 +105,7 @@ static float *as_kept(const struct cache *c, const float *x, int len, bool of_v)
     memcpy(kept, x, (size_t)len * row * sizeof *kept);
     for (int t = 0; t < len; t++) {
         struct fo_kv_place p = fo_kv_place(&c->g, c->pages[t / c->g.page_tokens]);
-        test_kv_kept(of_v ? p.v_type : p.k_type, kept + (size_t)t * row, row, c->g.head_dim);
+        fo_kv_keep(of_v ? p.v_type : p.k_type, kept + (size_t)t * row, row, c->g.head_dim);
     }
     return kept;
 }

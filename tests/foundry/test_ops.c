@@ -15,7 +15,6 @@
 #include "foundry/cpu/kernels.h"
 #include "foundry/device.h"
 #include "foundry/ops.h"
-#include "tests/support/kept.h"
 
 enum { MAX_ROWS = 40, MAX_K = 2048, MAX_CTX = 800 };
 
@@ -516,7 +515,7 @@ static void attend_case(struct bench b, const struct kv_case *c, const float *q,
 static float *as_stored(enum fo_dtype type, const float *x, size_t n, int head_dim) {
     float *out = malloc(n * sizeof *out);
     memcpy(out, x, n * sizeof *out);
-    test_kv_kept(type, out, n, head_dim);
+    fo_kv_keep(type, out, n, head_dim);
     return out;
 }
 
