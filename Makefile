@@ -222,12 +222,13 @@ check-arm:
 	$(Q)$(MAKE) --no-print-directory FLAVOUR=release CC=aarch64-linux-gnu-gcc O=build-aarch64 test-arm
 test-arm: $(ARM_TESTS) $(B)/pantheon-$(BACKEND)
 	$(Q)tests/arm $(B) '$(SYSROOT)' '$(GOLDENS)' $(ARM_TESTS)
-# The daemon as clients meet it: a venv with the official client, made once for each requirements.txt, and pytest over it.
+# The daemon as clients meet it: a venv with the official client, made once for each requirements.txt, and pytest over it, two files at a time: most of the
+# time these wait for one another.
 VENV := $(O)/venv
 $(VENV)/.made: tests/e2e/requirements.txt
 	$(Q)rm -rf $(VENV) && $(PYTHON) -m venv $(VENV) && $(VENV)/bin/pip install --quiet --disable-pip-version-check -r $< && touch $@
 e2e: $(VENV)/.made $(B)/pantheond $(B)/pantheon-reconcile $(B)/pantheon-$(BACKEND) $(B)/tests/gen/tiny $(B)/tests/gen/script
-	$(Q)B=$(B) $(if $(SOAK_SECONDS),SOAK_SECONDS=$(SOAK_SECONDS) SOAK_CLIENTS=$(SOAK_CLIENTS)) $(VENV)/bin/python -m pytest -c tests/e2e/pytest.ini tests/e2e $(PYTEST_ARGS)
+	$(Q)B=$(B) $(if $(SOAK_SECONDS),SOAK_SECONDS=$(SOAK_SECONDS) SOAK_CLIENTS=$(SOAK_CLIENTS)) $(VENV)/bin/python -m pytest -c tests/e2e/pytest.ini -n 2 --dist loadfile tests/e2e $(PYTEST_ARGS)
 # LangChain and LiteLLM, and schemathesis over /openapi.json, in a venv of their own.
 CLIENTS := $(O)/venv-clients
 $(CLIENTS)/.made: tests/e2e/clients.txt
@@ -237,7 +238,7 @@ check-clients: $(CLIENTS)/.made $(B)/pantheond $(B)/tests/gen/tiny $(B)/tests/ge
 # Ten minutes of 64 clients in the release build, then the same under AddressSanitizer and under ThreadSanitizer.   SOAK="asan tsan"
 soak:
 	$(Q)for f in $(or $(SOAK),release asan tsan); do \
-	 $(MAKE) --no-print-directory FLAVOUR=$$f SOAK_SECONDS=$(or $(SOAK_SECONDS),600) SOAK_CLIENTS=$(or $(SOAK_CLIENTS),64) PYTEST_ARGS='-s -k many_clients' e2e || exit 1; done
+	 $(MAKE) --no-print-directory FLAVOUR=$$f SOAK_SECONDS=$(or $(SOAK_SECONDS),600) SOAK_CLIENTS=$(or $(SOAK_CLIENTS),64) PYTEST_ARGS='-n 0 -s -k many_clients' e2e || exit 1; done
 # The installed unit's whole life under systemd as PID 1, in a container of its own.
 check-boot: all $(B)/tests/gen/script
 	$(Q)scripts/boot-test.sh $(B)
