@@ -8,7 +8,7 @@ import sys
 
 import pytest
 
-from conftest import BUILD, ROOT, SLOW, SMOL
+from conftest import BUILD, ROOT, SLOW, SMOL, description
 
 sys.path.insert(0, str(ROOT / "tests/docs"))
 import blocks  # noqa: E402  (of tests/docs)
@@ -119,6 +119,13 @@ def test_every_manifest_in_a_page_is_good(name, tmp_path):
         file.write_text(text if re.search(r"^(models|include):", text, re.M) else text + "models: []\n")
         p = subprocess.run([BUILD / "pantheon-reconcile", "--check", file], capture_output=True, text=True)
         assert p.returncode == 0, f"{name}:{b.line}\n{p.stdout}{p.stderr}"
+
+
+def test_every_path_of_the_api_in_a_page_exists():
+    paths = [re.sub(r"\{\w+\}", "[^/]+", p) for p in description()["paths"]] + ["/v1"]
+    for name in NAMES:
+        for path in set(re.findall(r"(?<![\w/.-])/(?:v1|admin)(?:/[a-z_{}]+)*", (ROOT / name).read_text())):
+            assert path == "/admin" or path.endswith("/{path}") or any(re.fullmatch(p, path) for p in paths), f"{name}: {path}"
 
 
 def test_plans_in_pages_are_those_of_the_cases():
