@@ -21,6 +21,7 @@
 
 #include "config/manifest.h"
 #include "config/url.h"
+#include "daemon/digest.h"
 #include "daemon/part.h"
 #include "engine/model.h"
 #include "foundry/base/buf.h"
@@ -30,7 +31,7 @@
 #include "foundry/base/shard.h"
 
 #define HF_ENDPOINT "https://huggingface.co"
-enum { MAX_TOKEN = 4096, SUM_TEXT = 2 * FO_SHA256_BYTES + 1 };
+enum { MAX_TOKEN = 4096 };
 
 struct pd_fetcher {
     pthread_t thread;
@@ -96,7 +97,7 @@ struct pd_fetch_job *pd_fetch_job_new(const struct cf_model *m, const char *path
     struct pd_fetch_job *j = calloc(1, sizeof *j);
     if (!j) return NULL;
     j->n_files = pd_fetch_n_files(path);
-    j->n_sums = m->n_source_sha256 == j->n_files ? m->n_source_sha256 : 0;
+    j->n_sums = m->n_source_sha256;
     j->n_urls = m->source_url ? 1 + m->n_source_mirrors : 0;
     j->model = strdup(m->name);
     j->path = strdup(path);
@@ -161,17 +162,11 @@ static char *hf_token(void) {
 
 /* --- whether it is right --- */
 
-static void hex(struct fo_sha256 sum, char out[SUM_TEXT]) {
-    uint8_t d[FO_SHA256_BYTES];
-    fo_sha256_end(&sum, d);
-    for (int i = 0; i < FO_SHA256_BYTES; i++) snprintf(out + 2 * i, 3, "%02x", d[i]);
-}
-
 /* What came, before it gets its name. */
-static enum pd_fetch_end judge(const char *part, const char *declared, const char *want, const struct fo_sha256 *sum, struct fo_err *e) {
-    char is[SUM_TEXT], head[33] = "";
+static enum pd_fetch_end judge(const char *part, const char *declared, const char *want, struct pd_digest *sum, struct fo_err *e) {
+    char is[PD_DIGEST_TEXT], head[33] = "";
     struct fo_err why;
-    hex(*sum, is);
+    pd_digest_end(sum, is);
     if (want && strcmp(is, want) == 0) return PD_F_DONE;
     if (want) {
         fo_fail(e, FO_EFORMAT, "%s: what came has the sha256 %s, and %s is declared; it was thrown away", declared, is, want);
@@ -190,23 +185,25 @@ static enum pd_fetch_end judge(const char *part, const char *declared, const cha
 
 /* A file that is in place already: held against its sum, and never touched. */
 static enum pd_fetch_end check_there(struct pd_fetch_job *j, const char *path, const char *want) {
-    struct fo_sha256 sum;
+    struct pd_digest *sum = pd_digest_new();
     struct stat st;
-    char is[SUM_TEXT];
+    char is[PD_DIGEST_TEXT];
+    if (!sum) return PD_F_NO_MEMORY;
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (fd < 0 || fstat(fd, &st) || !S_ISREG(st.st_mode)) {
         if (fd < 0) fo_fail_errno(&j->err, errno, "%s", path);
         else fo_fail(&j->err, FO_EINVAL, "%s is no file: a sha256 is of one", path);
         if (fd >= 0) close(fd);
+        pd_digest_free(sum);
         return PD_F_NOT_WRITABLE;
     }
-    fo_sha256_init(&sum);
     atomic_store(&j->progress.size, (uint64_t)st.st_size);
     atomic_store(&j->progress.done, 0);
-    enum pd_fetch_end end = pd_transfer_sum(fd, path, (uint64_t)st.st_size, &j->progress, j->tick, j->ctx, &sum, &j->err);
+    enum pd_fetch_end end = pd_transfer_sum(fd, path, (uint64_t)st.st_size, &j->progress, j->tick, j->ctx, sum, &j->err);
     close(fd);
+    pd_digest_end(sum, is);
+    pd_digest_free(sum);
     if (end != PD_F_DONE) return end;
-    hex(sum, is);
     if (strcmp(is, want) == 0) return PD_F_DONE;
     fo_fail(&j->err, FO_EFORMAT, "%s has the sha256 %s, and %s is declared: it is not served; correct sha256, or move the file away%s", path, is, want, j->n_urls ? ": then it is fetched" : "");
     return PD_F_WRONG_FILE;
@@ -273,17 +270,23 @@ static enum pd_fetch_end from_url(struct pd_fetch_job *j, size_t i, const char *
     const char *want = j->n_sums ? j->sums[i] : NULL;
     bool loopback;
     if (pd_fetch_url(declared, &url, &loopback, &j->err)) return j->err.code == FO_ENOMEM ? PD_F_NO_MEMORY : PD_F_REFUSED;
+    struct pd_digest *sum = pd_digest_new();
+    if (!sum) {
+        free(url);
+        return PD_F_NO_MEMORY;
+    }
     if (strncmp(declared, "hf:", 3) == 0) token = hf_token();
-    struct pd_transfer t = { .declared = declared, .url = url, .bearer = token, .loopback = loopback, .summed = want != NULL, .part = part, .fd = fd, .progress = &j->progress, .tick = j->tick, .ctx = j->ctx };
+    struct pd_transfer t = { .declared = declared, .url = url, .bearer = token, .loopback = loopback, .summed = want != NULL, .part = part, .fd = fd, .sum = sum, .progress = &j->progress, .tick = j->tick, .ctx = j->ctx };
     enum pd_fetch_end end;
     for (bool again = false;; again = true) {
         end = pd_transfer(&t, &j->err);
-        if (end == PD_F_DONE) end = judge(part, declared, want, &t.sum, &j->err);
+        if (end == PD_F_DONE) end = judge(part, declared, want, sum, &j->err);
         j->resumed = j->resumed || t.resumed;
         if (!ends[end].spoils) break;
         pd_part_note_remove(part);
         if (ftruncate(fd, 0) || !t.resumed || again) break;
     }
+    pd_digest_free(sum);
     if (t.retry_after_s > j->retry_after_s) j->retry_after_s = t.retry_after_s;
     free(url);
     free(token);
@@ -323,6 +326,10 @@ void pd_fetch_perform(struct pd_fetch_job *j) {
     uint64_t start = fo_now_ms(), identity = 0;
     struct stat st;
     j->end = PD_F_DONE;
+    if (j->n_sums && j->n_sums != j->n_files) { /* a manifest is refused for it, and nothing is taken as right by half */
+        fo_fail(&j->err, FO_EINVAL, "%s: %zu sums of sha256 for %zu files", j->path, j->n_sums, j->n_files);
+        j->end = PD_F_WRONG_FILE;
+    }
     for (size_t i = 0; i < j->n_files && j->end == PD_F_DONE; i++) {
         char *path = pd_fetch_file(j->path, i, j->n_files);
         atomic_store(&j->progress.file, (unsigned)i);

@@ -9,6 +9,7 @@
 
 #include "config/manifest.h"
 #include "config/plan.h"
+#include "config/url.h"
 #include "daemon/app.h"
 #include "daemon/estimate.h"
 #include "daemon/fetch.h"
@@ -60,6 +61,13 @@ bool pd_file_look(const char *dir, const struct cf_model *m, const struct pd_ver
     const char *error = NULL;
     if (!path) return false;
     *ret = (struct cf_file){ .model = m->name, .path = m->source_path };
+    if (pd_fetch_n_files(path) > CF_MAX_SHARDS) {
+        ret->state = CF_FILE_WRONG;
+        ret->reason = (char *)pd_fetch_end_name(PD_F_WRONG_FILE);
+        ret->error = (char *)"a sha256 of a model in more than 256 files is not checked: take it out, or merge the files";
+        free(path);
+        return true;
+    }
     bool there = add_up(path, ret), known = there || m->source_url;
     if (!there) ret->state = CF_FILE_ABSENT;
     else if (m->n_source_sha256) {
@@ -146,6 +154,7 @@ void pd_files_text(const struct pd_loop *l, char *out, size_t size) {
 /* --- starting --- */
 
 int pd_start_fetch(struct pd_loop *l, const struct cf_step *p, struct fo_err *e) {
+    if (l->fetch) return fo_fail(e, FO_EINTERNAL, "the plan fetches two files at once");
     char *path = pd_resolve(l->opts.dir, p->spec->source_path);
     struct pd_fetch_job *j = path ? pd_fetch_job_new(p->spec, path) : NULL;
     free(path);

@@ -18,6 +18,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "daemon/digest.h"
 #include "daemon/part.h"
 #include "engine/version.h"
 #include "foundry/base/clock.h"
@@ -85,7 +86,7 @@ static bool write_all(struct run *r, const char *p, size_t n) {
             else fo_fail_errno(r->e, err, "%s", r->t->part);
             return false;
         }
-        fo_sha256_add(&r->t->sum, p, (size_t)k);
+        pd_digest_add(r->t->sum, p, (size_t)k);
         p += k;
         n -= (size_t)k;
         r->at += (uint64_t)k;
@@ -106,7 +107,7 @@ static bool sync_part(struct run *r) {
     return true;
 }
 
-enum pd_fetch_end pd_transfer_sum(int fd, const char *name, uint64_t bytes, struct pd_progress *p, void (*tick)(void *), void *ctx, struct fo_sha256 *sum, struct fo_err *e) {
+enum pd_fetch_end pd_transfer_sum(int fd, const char *name, uint64_t bytes, struct pd_progress *p, void (*tick)(void *), void *ctx, struct pd_digest *sum, struct fo_err *e) {
     char *piece = malloc(READ_BYTES);
     enum pd_fetch_end end = PD_F_DONE;
     if (!piece) {
@@ -123,7 +124,7 @@ enum pd_fetch_end pd_transfer_sum(int fd, const char *name, uint64_t bytes, stru
             end = PD_F_NOT_WRITABLE;
             break;
         }
-        fo_sha256_add(sum, piece, (size_t)k);
+        pd_digest_add(sum, piece, (size_t)k);
         at += (uint64_t)k;
         atomic_store(&p->done, at);
         if (tick) tick(ctx);
@@ -158,7 +159,7 @@ static bool start_over(struct run *r) {
     }
     r->at = r->synced_at = r->note.synced_bytes = 0;
     r->t->resumed = false;
-    fo_sha256_init(&r->t->sum);
+    pd_digest_restart(r->t->sum);
     return true;
 }
 
@@ -250,9 +251,9 @@ static bool fit_part(struct run *r) {
     r->asked_from = r->at;
     atomic_store(&t->progress->done, r->at);
     atomic_store(&t->progress->size, r->note.size_bytes);
-    fo_sha256_init(&t->sum);
+    pd_digest_restart(t->sum);
     if (r->at == 0) return true;
-    r->end = pd_transfer_sum(t->fd, t->part, r->at, t->progress, t->tick, t->ctx, &t->sum, r->e);
+    r->end = pd_transfer_sum(t->fd, t->part, r->at, t->progress, t->tick, t->ctx, t->sum, r->e);
     return r->end == PD_F_DONE;
 }
 

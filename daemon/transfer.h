@@ -5,9 +5,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#include "foundry/base/sha256.h"
-
 struct fo_err;
+struct pd_digest;
 
 /* How a download ended; its word and what it means stand in one table (fetch.c). */
 enum pd_fetch_end {
@@ -48,17 +47,17 @@ struct pd_transfer {
     bool summed;          /* a sum will tell whether the content is right: any server's bytes are as good as another's */
     const char *part;     /* path */
     int fd;               /* of it, open for reading and writing */
+    struct pd_digest *sum; /* after PD_F_DONE of the whole part */
     struct pd_progress *progress;
     void (*tick)(void *ctx); /* about once a second, and more often; NULL */
     void *ctx;
     /* results */
     bool resumed;
     uint32_t retry_after_s; /* the server's wish; 0 = none */
-    struct fo_sha256 sum;   /* of the whole part, after PD_F_DONE */
 };
 
 /* PD_F_DONE: the part is whole as far as the server tells. Else why not, for people; what came so far is kept for the next time. */
 enum pd_fetch_end pd_transfer(struct pd_transfer *t, struct fo_err *e);
 
-/* The sum of the first `bytes` of a file, into *sum, which is initialised; cancelled by the progress. */
-enum pd_fetch_end pd_transfer_sum(int fd, const char *name, uint64_t bytes, struct pd_progress *p, void (*tick)(void *), void *ctx, struct fo_sha256 *sum, struct fo_err *e);
+/* Adds the first `bytes` of a file to a sum; cancelled by the progress. */
+enum pd_fetch_end pd_transfer_sum(int fd, const char *name, uint64_t bytes, struct pd_progress *p, void (*tick)(void *), void *ctx, struct pd_digest *sum, struct fo_err *e);

@@ -7,6 +7,8 @@
 #include <unistd.h>
 
 #include "config/manifest.h"
+#include "config/url.h"
+#include "foundry/base/buf.h"
 #include "foundry/base/err.h"
 #include "foundry/base/file.h"
 #include "foundry/base/log.h"
@@ -23,11 +25,12 @@ struct pd_verified_row {
 };
 
 static void sum_of(const struct cf_model *m, char out[SUM_TEXT]) {
-    struct fo_sha256 s;
+    struct fo_buf all;
     uint8_t d[FO_SHA256_BYTES];
-    fo_sha256_init(&s);
-    for (size_t i = 0; i < m->n_source_sha256; i++) fo_sha256_add(&s, m->source_sha256[i], strlen(m->source_sha256[i]));
-    fo_sha256_end(&s, d);
+    fo_buf_init(&all, CF_MAX_SHARDS * SUM_TEXT);
+    for (size_t i = 0; i < m->n_source_sha256; i++) fo_buf_puts(&all, m->source_sha256[i]);
+    fo_sha256(fo_buf_str(&all), all.len, d);
+    fo_buf_done(&all);
     for (int i = 0; i < FO_SHA256_BYTES; i++) snprintf(out + 2 * i, 3, "%02x", d[i]);
 }
 

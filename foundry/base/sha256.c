@@ -43,42 +43,18 @@ static void compress(uint32_t H[8], const uint8_t *block) {
     for (int i = 0; i < 8; i++) H[i] += v[i];
 }
 
-void fo_sha256_init(struct fo_sha256 *s) {
-    *s = (struct fo_sha256){ .H = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19 } };
-}
-
-void fo_sha256_add(struct fo_sha256 *s, const void *bytes, size_t n) {
-    const uint8_t *p = bytes;
-    size_t waits = s->n % BLOCK;
-    if (n == 0) return;
-    s->n += n;
-    if (waits) {
-        size_t k = n < BLOCK - waits ? n : BLOCK - waits;
-        memcpy(s->last + waits, p, k);
-        p += k;
-        n -= k;
-        if (waits + k < BLOCK) return;
-        compress(s->H, s->last);
-    }
-    for (; n >= BLOCK; p += BLOCK, n -= BLOCK) compress(s->H, p);
-    if (n) memcpy(s->last, p, n);
-}
-
-void fo_sha256_end(struct fo_sha256 *s, uint8_t ret[FO_SHA256_BYTES]) {
-    uint8_t last[2 * BLOCK] = { 0 };
-    size_t left = s->n % BLOCK, end = left < LENGTH_AT ? BLOCK : 2 * BLOCK;
-    uint64_t bits = s->n * 8;
-    memcpy(last, s->last, left);
-    last[left] = 0x80;
-    for (int i = 0; i < 8; i++) last[end - 1 - (size_t)i] = (uint8_t)(bits >> (8 * i));
-    compress(s->H, last);
-    if (end == 2 * BLOCK) compress(s->H, last + BLOCK);
-    for (int i = 0; i < FO_SHA256_BYTES; i++) ret[i] = (uint8_t)(s->H[i / 4] >> (24 - 8 * (i % 4)));
-}
-
 void fo_sha256(const void *bytes, size_t n, uint8_t ret[FO_SHA256_BYTES]) {
-    struct fo_sha256 s;
-    fo_sha256_init(&s);
-    fo_sha256_add(&s, bytes, n);
-    fo_sha256_end(&s, ret);
+    uint32_t H[8] = { 0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19 };
+    uint8_t last[2 * BLOCK] = { 0 };
+    const uint8_t *p = bytes;
+    size_t left = n;
+    for (; left >= BLOCK; p += BLOCK, left -= BLOCK) compress(H, p);
+    if (left) memcpy(last, p, left);
+    last[left] = 0x80;
+    size_t end = left < LENGTH_AT ? BLOCK : 2 * BLOCK;
+    uint64_t bits = (uint64_t)n * 8;
+    for (int i = 0; i < 8; i++) last[end - 1 - (size_t)i] = (uint8_t)(bits >> (8 * i));
+    compress(H, last);
+    if (end == 2 * BLOCK) compress(H, last + BLOCK);
+    for (int i = 0; i < FO_SHA256_BYTES; i++) ret[i] = (uint8_t)(H[i / 4] >> (24 - 8 * (i % 4)));
 }

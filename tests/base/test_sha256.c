@@ -42,31 +42,10 @@ static void is_right_at_every_length(void **state) {
     assert_string_equal(hex(all, sizeof all), "7d917fbd2cf49ddff9ad0a8706bba32d204e92e71d2e369c5a03d6af29278c9f");
 }
 
-/* In two pieces, cut at every place, and byte by byte. */
-static void is_the_same_in_pieces(void **state) {
-    (void)state;
-    uint8_t text[200], whole[FO_SHA256_BYTES], parts[FO_SHA256_BYTES];
-    struct fo_sha256 s;
-    for (int i = 0; i < 200; i++) text[i] = (uint8_t)(i * 11 + 5);
-    fo_sha256(text, sizeof text, whole);
-    for (size_t cut = 0; cut <= sizeof text; cut++) {
-        fo_sha256_init(&s);
-        fo_sha256_add(&s, text, cut);
-        fo_sha256_add(&s, text + cut, sizeof text - cut);
-        fo_sha256_end(&s, parts);
-        assert_memory_equal(parts, whole, sizeof whole);
-    }
-    fo_sha256_init(&s);
-    for (size_t i = 0; i < sizeof text; i++) fo_sha256_add(&s, text + i, 1);
-    fo_sha256_end(&s, parts);
-    assert_memory_equal(parts, whole, sizeof whole);
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gives_the_digests_of_the_standard),
         cmocka_unit_test(is_right_at_every_length),
-        cmocka_unit_test(is_the_same_in_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
