@@ -1,11 +1,13 @@
 """A server of files that misbehaves as it is told: it stalls, cuts, lies about lengths, changes files, sends elsewhere."""
 import http.server
 import re
+import ssl
 import threading
 
 
 class Origin:
-    def __init__(self):
+    def __init__(self, pair=None):
+        """pair: a certificate and its key, for https."""
         self.files, self.tags, self.ways, self.asked = {}, {}, {}, []
         self.go = threading.Event()  # what is held goes on
         origin = self
@@ -21,7 +23,11 @@ class Origin:
 
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
-        self.url = f"http://127.0.0.1:{self.server.server_port}"
+        if pair:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(pair.cert, pair.key)
+            self.server.socket = context.wrap_socket(self.server.socket, server_side=True, do_handshake_on_connect=False)
+        self.url = f"http{'s' if pair else ''}://127.0.0.1:{self.server.server_port}"
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def put(self, name, data, tag=None, ways=()):
@@ -73,6 +79,8 @@ class Origin:
             self.reply(h, 206, data[10:], extra={"Content-Range": f"bytes 10-{len(data) - 1}/{len(data)}"})
         elif way == "no ranges":
             self.reply(h, 200, data)
+        elif way == "busy":
+            self.reply(h, 429, b"", extra={"Retry-After": "3600"})
         elif isinstance(way, int):
             self.reply(h, way, b"<html>a page</html>")
         elif way.startswith("to "):

@@ -12,6 +12,7 @@ import pytest
 
 from conftest import BUILD, ROOT, SLOW, wait_for
 from origin import Origin
+from test_tls import Pair
 from world import FAST, admin, cli, condition, declared, events, model, notify_socket, reconcile, wait_status
 
 ENV = {**FAST, "PANTHEON_FETCH_STALL_S": "1"}
@@ -279,6 +280,33 @@ def test_hf_sends_its_token_there_and_nowhere_else(origin, data, start, tmp_path
         wait_status(d, name, "ready", 30)
     assert {n: h.get("Authorization") for n, h in origin.asked} == {"org/repo/resolve/main/f.gguf": "Bearer hf_secret", "org/repo/resolve/v1.0/sub/g.gguf": "Bearer hf_secret", "h.gguf": None}
     assert "hf_secret" not in d.log and "hf_secret" not in d.get("/admin/facts").body.decode()
+
+
+def test_https_is_trusted_by_its_certificate_and_followed_to(data, origin, start, tmp_path):
+    pair = Pair(tmp_path, "origin")
+    safe = Origin(pair)
+    try:
+        there = safe.put("org/repo/resolve/main/f.gguf", data)
+        on = origin.put("on.gguf", data, ways=[f"to {there}"])
+        manifest = text(fetched("f", tmp_path / "f.gguf", there), fetched("g", tmp_path / "g.gguf", on))
+        d = up(start, manifest)
+        assert "SSL_CERT_FILE" in wait_why(d, "NotTrusted") and safe.asked == []
+        d.stop()
+        d = up(start, manifest, env={**ENV, "SSL_CERT_FILE": str(pair.cert)})
+        wait_status(d, "f", "ready", 30)
+        wait_status(d, "g", "ready", 30)
+        assert (tmp_path / "g.gguf").read_bytes() == data and len(safe.asked) == 2
+    finally:
+        safe.close()
+
+
+def test_a_server_that_says_when_is_heeded_and_an_administrator_before_it(origin, data, start, tmp_path):
+    d = up(start, text(fetched("f", tmp_path / "f.gguf", origin.put("f.gguf", data, ways=["busy", "good"]))))
+    assert "status 429" in wait_why(d, "Refused")
+    m = re.search(r"next try in (\d+) s", model(d, "f")["reason"])
+    assert m and int(m[1]) > 3000, model(d, "f")["reason"]
+    assert d.post("/admin/models/load", {"name": "f"}).status in (200, 202)
+    wait_status(d, "f", "ready", 30)
 
 
 def fetch(folder, manifest, *args, env={}):
