@@ -9,6 +9,7 @@ cd "$(dirname "$0")/.."
 . scripts/fresh-root.sh
 leave_out() { echo "check-newcomer: $1; left out"; exit 0; }
 [ "$(id -u)" = 0 ] || leave_out 'this needs root'
+! command -v apt-get >/dev/null || scripts/deps.sh boot </dev/null || true
 for tool in systemd-nspawn mmdebstrap nsenter pgrep; do command -v $tool >/dev/null || leave_out "$tool is missing (scripts/deps.sh boot)"; done
 cgroups=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
 [ -n "$cgroups" ] || leave_out 'no cgroup v2 hierarchy is mounted'
