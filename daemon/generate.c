@@ -159,6 +159,7 @@ static void add_usage(struct gen *g, const struct pn_usage *u, bool first_of_pro
 static void add_cache(struct pd_timings *t, const struct pn_usage *u) {
     uint32_t missed = u->prompt_tokens - u->cached_tokens;
     t->cache_hit += u->cached_tokens;
+    t->cache_small += u->cached_small;
     t->cache_shared += u->cache_shared;
     if (missed <= t->cache_missed) return;
     t->cache_missed = missed;

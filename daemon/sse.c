@@ -55,7 +55,9 @@ void pd_put_timings(const struct pd_timings *t, struct fo_buf *out) {
     fo_buf_printf(out, "\"predicted_n\":%llu,\"predicted_ms\":%.3f,\"predicted_per_token_ms\":%.3f,\"predicted_per_second\":%.3f,\"draft_n\":%llu,\"draft_n_accepted\":%llu,\"queue_ms\":%.3f,",
                   (unsigned long long)t->predicted_n, t->predicted_ms, rate(t->predicted_ms, (double)t->predicted_n),
                   rate((double)t->predicted_n * 1e3, t->predicted_ms), (unsigned long long)t->draft_n, (unsigned long long)t->draft_n_accepted, t->queue_ms);
-    fo_buf_printf(out, "\"cache\":{\"hit\":%llu,\"shared\":%llu,\"reason\":\"%s\"}}", (unsigned long long)t->cache_hit, (unsigned long long)t->cache_shared, reason_name(t->cache_reason));
+    fo_buf_printf(out, "\"cache\":{\"hit\":%llu,\"shared\":%llu,\"reason\":\"%s\"", (unsigned long long)t->cache_hit, (unsigned long long)t->cache_shared, reason_name(t->cache_reason));
+    if (t->cache_small) fo_buf_printf(out, ",\"floor\":%llu", (unsigned long long)t->cache_small);
+    fo_buf_puts(out, "}}");
 }
 
 /* Everything up to the choices. */

@@ -43,7 +43,7 @@ struct pd_timings {
     double queue_ms, prompt_ms, predicted_ms;
     /* of each prompt's first choice: tokens that were found in kept KV, those that it has in common with what is kept, and why not more of the
      * prompt of which most had to be computed */
-    uint64_t cache_hit, cache_shared, cache_missed;
+    uint64_t cache_hit, cache_small, cache_shared, cache_missed;
     enum pn_cache_miss cache_reason;
 };
 

@@ -187,6 +187,14 @@ int pn_kv_seq_new(struct pn_kv *kv, uint32_t n_tokens, struct pn_seq **ret, stru
     return FO_OK;
 }
 
+uint32_t pn_kv_seq_small(const struct pn_seq *s) {
+    const uint32_t page = s->kv->page_tokens;
+    uint32_t n = 0;
+    for (uint32_t i = s->first_page; i < s->n_pages && (uint64_t)i * page < s->len; i++)
+        if (pn_kv_is_small(s->kv, s->pages[i])) n += s->len - i * page < page ? s->len - i * page : page;
+    return n;
+}
+
 void pn_kv_seq_shrink(struct pn_seq *s, uint32_t n_pages) {
     uint32_t need = pn_kv_pages(s->kv, s->len);
     if (n_pages < need) n_pages = need;

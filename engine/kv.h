@@ -115,6 +115,8 @@ int pn_kv_seq_new(struct pn_kv *kv, uint32_t n_tokens, struct pn_seq **ret, stru
 /* A step is about to write n tokens behind those that are there. */
 void pn_kv_seq_touch(struct pn_seq *s, uint32_t n);
 
+/* Of its tokens, those in small pages. */
+uint32_t pn_kv_seq_small(const struct pn_seq *s);
 /* Gives back the pages that neither `len` nor the first n_pages pages need. */
 void pn_kv_seq_shrink(struct pn_seq *s, uint32_t n_pages);
 /* Lets go of the pages that the window has left behind: they become pages that were reserved, or free. */

@@ -69,6 +69,7 @@ struct pn_usage {
     enum pn_thought thought; /* how the last thought ended */
     uint32_t drafted, accepted; /* tokens of drafts that were computed, and those of them that the answer took (engine/spec.h) */
     enum pn_cache_miss cache_miss;
+    uint32_t cached_small; /* of cached_tokens: those whose KV is of the floor type, which memory pressure turned it into */
     uint32_t cache_shared; /* tokens that the prompt has in common with what is kept, at its longest; cached_tokens of them were reused */
     double queue_ms, prefill_ms, decode_ms;
 };

@@ -30,6 +30,7 @@ struct pn_slot {
     uint64_t order;       /* of starting: prefill is first come first served among equals */
     bool in_step;         /* its prompt is, already */
     uint32_t cached, shared; /* tokens of the prompt that were not computed; that something kept has too */
+    uint32_t cached_small;   /* of the former: in pages of the floor type */
     enum pn_cache_miss miss; /* why not more */
     int32_t tokens[1 + PN_DRAFT_MAX]; /* the newest token, not yet in the sequence, and what a step guesses to follow */
     uint32_t n_draft;

@@ -64,6 +64,7 @@ void pn_slot_end(struct pn_sched *s, struct pn_slot *sl, enum pn_finish finish, 
     double now = pn_now_ms(), first = sl->first_ms > 0 ? sl->first_ms : now;
     struct pn_usage usage = { .prompt_tokens = r->n_tokens,
                               .cached_tokens = sl->cached,
+                              .cached_small = sl->cached_small,
                               .cache_miss = sl->miss,
                               .cache_shared = sl->shared,
                               .completion_tokens = r->n_out,
@@ -225,6 +226,7 @@ static int sequence_for(struct pn_sched *s, const struct pn_request *r, struct p
     if (!r->keep_nothing) pn_prefix_name(s->idle, seq, r->session);
     sl->seq = seq;
     sl->cached = pn_seq_len(seq);
+    sl->cached_small = pn_kv_seq_small(seq);
     return 0;
 }
 

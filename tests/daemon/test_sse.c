@@ -155,12 +155,12 @@ static void usage_and_timings_say_what_an_answer_took(void **state) {
     struct fo_buf out;
     struct pn_usage u = { .prompt_tokens = 10, .cached_tokens = 4, .completion_tokens = 5, .reasoning_tokens = 2 };
     struct pd_timings t = { .cache_n = 4, .prompt_n = 6, .predicted_n = 5, .draft_n = 3, .draft_n_accepted = 2, .queue_ms = 1.5, .prompt_ms = 12, .predicted_ms = 20,
-                            .cache_hit = 4, .cache_shared = 5, .cache_reason = PN_CACHE_DIVERGED };
+                            .cache_hit = 4, .cache_small = 2, .cache_shared = 5, .cache_reason = PN_CACHE_DIVERGED };
     static const char usage[] = "{\"prompt_tokens\":10,\"completion_tokens\":5,\"total_tokens\":15,\"prompt_tokens_details\":{\"cached_tokens\":4},"
                                 "\"completion_tokens_details\":{\"reasoning_tokens\":2}}";
     static const char timings[] = "{\"cache_n\":4,\"prompt_n\":6,\"prompt_ms\":12.0,\"prompt_per_token_ms\":2.0,\"prompt_per_second\":500.0,\"predicted_n\":5,"
                                   "\"predicted_ms\":20.0,\"predicted_per_token_ms\":4.0,\"predicted_per_second\":250.0,\"draft_n\":3,\"draft_n_accepted\":2,\"queue_ms\":1.5,"
-                                  "\"cache\":{\"hit\":4,\"shared\":5,\"reason\":\"diverged\"}}";
+                                  "\"cache\":{\"hit\":4,\"shared\":5,\"reason\":\"diverged\",\"floor\":2}}";
     static const char nothing[] = "{\"cache_n\":0,\"prompt_n\":0,\"prompt_ms\":0.0,\"prompt_per_token_ms\":0.0,\"prompt_per_second\":0.0,\"predicted_n\":0,"
                                   "\"predicted_ms\":0.0,\"predicted_per_token_ms\":0.0,\"predicted_per_second\":0.0,\"draft_n\":0,\"draft_n_accepted\":0,\"queue_ms\":0.0,"
                                   "\"cache\":{\"hit\":0,\"shared\":0,\"reason\":\"full\"}}";

@@ -169,7 +169,15 @@ def test_new_kv_is_of_the_floor_type_and_an_answer_says_so(start, host, tmp_path
     # and what was kept before, when nobody has used it for a while
     wait_for(lambda: memory(d, "floor")["kv_floor_pages"] > now["kv_floor_pages"], 20, "the first conversation made small")
     assert memory(d, "floor")["kv_bytes_used"] <= before["kv_bytes_used"], "two conversations in no more than the place of one"
-    assert d.chat(text, "floor", max_tokens=4).json["usage"]["prompt_tokens_details"]["cached_tokens"] > 0, "and it is still found"
+    r = d.chat(text, "floor", max_tokens=4)
+    assert r.json["usage"]["prompt_tokens_details"]["cached_tokens"] > 0, "and it is still found"
+    # who goes on with it when there is no pressure any more is told in the answer: its head could not know
+    host.use(10)
+    wait_for(lambda: not memory(d, "floor")["rungs"], 20, "nothing is in force")
+    r = d.chat(text, "floor", max_tokens=4)
+    cache = r.json["timings"]["cache"]
+    assert "x-pantheon-pressure" not in r.headers and 0 < cache["floor"] <= cache["hit"], r.text
+    assert "floor" not in d.chat("a third " + text, "floor", max_tokens=4).json["timings"]["cache"]
 
 
 def test_pain_27_the_status_says_what_is_lower_than_declared_and_why(models, start, host):
