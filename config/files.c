@@ -49,7 +49,7 @@ static void emit(struct cf_planner *p, struct cf_want *w, const struct cf_file *
     struct cf_step *s = &p->plan->steps[p->plan->n_steps++];
     char had[32];
     *s = (struct cf_step){ .kind = CF_STEP_FETCH, .model = w->m->name, .spec = w->m, .ad_hoc = !w->declared };
-    s->bytes = file->bytes > file->part_bytes ? file->bytes - file->part_bytes : 0;
+    s->bytes = file->state == CF_FILE_ABSENT && file->bytes > file->part_bytes ? file->bytes - file->part_bytes : 0;
     if (file->state == CF_FILE_UNVERIFIED)
         s->why = cf_planner_text(p, "its file is there, and its sha256 is checked before it is loaded");
     else if (file->part_bytes)

@@ -194,6 +194,19 @@ static void take_back_wishes(struct random_world *w) {
             if (w->f.instances[k].state == CF_I_READY && strcmp(w->f.instances[k].name, w->f.histories[i].name) == 0) w->f.histories[i].wanted_at_ms = 0;
 }
 
+/* Where some of the files come from, and how far they are. */
+static void add_files(struct random_world *w) {
+    static char url[] = "https://h.example.org/f.gguf";
+    w->f.files = get(w, MAX_MODELS, sizeof *w->f.files);
+    for (size_t i = 0; i < w->m.n_models; i++) {
+        struct cf_model *m = &w->m.models[i];
+        if (once_in(w, 2)) continue;
+        m->source_url = url;
+        w->f.files[w->f.n_files++] = (struct cf_file){ .model = m->name, .path = m->source_path, .state = (enum cf_file_state)below(w, once_in(w, 4) ? 6 : 3), .bytes = below(w, 100),
+                                                        .part_bytes = below(w, 50), .retry_at_ms = once_in(w, 4) ? NOW + 1000 : 0 };
+    }
+}
+
 static void world_make(struct random_world *w, uint64_t seed) {
     fo_region_init(&w->region, 4 << 20);
     fo_rng_seed(&w->rng, seed);
@@ -241,6 +254,7 @@ static void world_make(struct random_world *w, uint64_t seed) {
         }
     }
     take_back_wishes(w);
+    if (seed % 4 == 0) add_files(w);
 }
 
 static void complain(const struct random_world *w, const struct cf_plan *p, const char *what) {
@@ -402,6 +416,19 @@ static bool may_reload(const struct random_world *w, const struct cf_instance *i
     return !placed_as(inst, m);
 }
 
+/* One download at a time, before everything else, of what is wanted and may be fetched now. */
+static void check_fetch(const struct random_world *w, const struct cf_plan *p, size_t i) {
+    const struct cf_step *s = &p->steps[i];
+    const struct cf_file *file = cf_file_find(&w->f, s->spec);
+    if (i && p->steps[i - 1].kind != CF_STEP_FETCH) complain(w, p, "a fetch behind another step");
+    if (!file || (file->state != CF_FILE_ABSENT && file->state != CF_FILE_UNVERIFIED) || file->retry_at_ms > w->f.now_ms) complain(w, p, "fetches what it may not");
+    if (s->spec->state == CF_STATE_ABSENT) complain(w, p, "fetches for a model that is declared absent");
+    for (size_t k = 0; k < w->f.n_files; k++)
+        if (w->f.files[k].state == CF_FILE_FETCHING || w->f.files[k].state == CF_FILE_VERIFYING) complain(w, p, "fetches two at once");
+    for (size_t k = 0; k < i; k++)
+        if (strcmp(p->steps[k].spec->source_path, s->spec->source_path) == 0) complain(w, p, "fetches a path twice");
+}
+
 /* --- the properties --------------------------------------------------------------------------------------------------------- */
 static void check_steps(const struct random_world *w, const struct cf_plan *p) {
     struct ledger l = { .f = &w->f, .host = w->f.host.available_bytes };
@@ -415,6 +442,12 @@ static void check_steps(const struct random_world *w, const struct cf_plan *p) {
         const struct cf_step *s = &p->steps[i];
         const struct cf_instance *inst = instance_at(&w->f, s->model, s->replica);
         bool unloaded_before = false;
+        if (s->kind == CF_STEP_FETCH) {
+            check_fetch(w, p, i);
+            continue;
+        }
+        const struct cf_file *file = s->spec && s->kind != CF_STEP_SET ? cf_file_find(&w->f, s->spec) : NULL;
+        if (file && file->state != CF_FILE_PRESENT) complain(w, p, "loads what is not there"); /* even with a fetch before: what it takes is known then */
         for (size_t j = 0; j < i; j++)
             unloaded_before |=
                 p->steps[j].kind == CF_STEP_UNLOAD && p->steps[j].replica == s->replica && strcmp(p->steps[j].model, s->model) == 0;
@@ -474,6 +507,8 @@ static const struct cf_verdict *verdict_at(const struct cf_plan *p, const char *
 static bool any_waiting(const struct random_world *w, const struct cf_plan *p) {
     for (size_t i = 0; i < p->n_verdicts; i++)
         if (p->verdicts[i].kind == CF_V_WAITING || p->verdicts[i].retry_at_ms) return true; /* the latter: of one copy, while another is refused */
+    for (size_t i = 0; i < w->f.n_files; i++)
+        if (w->f.files[i].state != CF_FILE_PRESENT) return true; /* what it takes is known when it is there */
     for (size_t i = 0; i < w->f.n_histories; i++)
         if (w->f.histories[i].retry_at_ms > w->f.now_ms) return true;
     for (size_t i = 0; i < w->f.n_instances; i++)
@@ -514,7 +549,7 @@ static void check_performing(struct random_world *w, const struct cf_plan *p) {
     assert_int_equal(cf_plan_make(&w->m, all, w->flags, &end, &e), FO_OK);
     if (!waiting) check_end(w, p, end);
     for (size_t i = 0; q->n_steps; i++) {
-        if (i > p->n_steps + 8) complain(w, p, "steps without end");
+        if (i > p->n_steps + 8 + (w->f.n_files ? 4 * MAX_MODELS : 0)) complain(w, p, "steps without end");
         assert_int_equal(cf_plan_apply(q, 0, f, &e), FO_OK);
         cf_plan_free(q);
         assert_int_equal(cf_plan_make(&w->m, f, w->flags, &q, &e), FO_OK);
@@ -538,7 +573,7 @@ static void check_performing(struct random_world *w, const struct cf_plan *p) {
 
 static void holds_for_random_worlds(void **state) {
     (void)state;
-    size_t n_steps = 0, n_refused = 0, n_waiting = 0, n_kind[4] = { 0 }, n_split = 0;
+    size_t n_steps = 0, n_refused = 0, n_waiting = 0, n_kind[5] = { 0 }, n_split = 0;
     uint64_t first = getenv("SEED") ? strtoull(getenv("SEED"), NULL, 10) : 1; /* of a failure, or other worlds than usual */
     for (uint64_t seed = first; seed < first + N_WORLDS; seed++) {
         struct random_world w;
@@ -570,10 +605,10 @@ static void holds_for_random_worlds(void **state) {
         fo_region_done(&w.region);
     }
     /* the worlds are not all trivial */
-    print_message("%d worlds: %zu steps (%zu unload, %zu load, %zu set, %zu reload; %zu splits), %zu refused, %zu waiting\n", N_WORLDS,
-                  n_steps, n_kind[CF_STEP_UNLOAD], n_kind[CF_STEP_LOAD], n_kind[CF_STEP_SET], n_kind[CF_STEP_RELOAD], n_split, n_refused,
+    print_message("%d worlds: %zu steps (%zu unload, %zu load, %zu set, %zu reload, %zu fetch; %zu splits), %zu refused, %zu waiting\n", N_WORLDS,
+                  n_steps, n_kind[CF_STEP_UNLOAD], n_kind[CF_STEP_LOAD], n_kind[CF_STEP_SET], n_kind[CF_STEP_RELOAD], n_kind[CF_STEP_FETCH], n_split, n_refused,
                   n_waiting);
-    for (int k = 0; k < 4; k++) assert_true(n_kind[k] > N_WORLDS / 20);
+    for (int k = 0; k < 5; k++) assert_true(n_kind[k] > N_WORLDS / 20);
     assert_true(n_split > N_WORLDS / 50 && n_refused > N_WORLDS / 20 && n_waiting > N_WORLDS / 20);
 }
 
