@@ -18,8 +18,14 @@ sysconfdir ?= /etc
 unitdir    ?= $(prefix)/lib/systemd/system
 mandir     ?= $(prefix)/share/man
 docdir     ?= $(prefix)/share/doc/pantheon
+datadir    ?= $(prefix)/share
+sysusersdir ?= $(prefix)/lib/sysusers.d
+tmpfilesdir ?= $(prefix)/lib/tmpfiles.d
+udevdir    ?= $(prefix)/lib/udev/rules.d
 PKG_CONFIG ?= pkg-config
 PYTHON     ?= python3
+# `sudo make install` is not the owner of the checkout, and still installs what was built.
+GIT        := git -c safe.directory='$(CURDIR)'
 O          ?= build
 # CC=aarch64-linux-gnu-gcc O=build-aarch64 cross-compiles; `scripts/deps.sh cross` puts that architecture's libraries into $(O)/sysroot.
 CROSS      := $(patsubst %-gcc,%-,$(filter %-gcc,$(CC)))
@@ -53,9 +59,12 @@ CFLAGS.release := -O3 -g
 CFLAGS.debug   := -O0 -g3 -DFO_DEBUG
 CFLAGS.asan    := -O1 -g3 -DFO_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 CFLAGS.tsan    := -O1 -g3 -DFO_DEBUG -fsanitize=thread
+# What the packages are built with: a service that reads what strangers send is worth the checks.
+CFLAGS.package := -O3 -g -fstack-protector-strong -D_FORTIFY_SOURCE=2
+LDFLAGS.package := -pie -Wl,-z,relro,-z,now
 CFLAGS.fuzz    := -O1 -g3 -DFO_DEBUG -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all
 ifeq ($(CFLAGS.$(FLAVOUR)),)
-$(error FLAVOUR=$(FLAVOUR): choose release, debug, asan, tsan or fuzz)
+$(error FLAVOUR=$(FLAVOUR): choose release, debug, asan, tsan, fuzz or package)
 endif
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wwrite-strings -Wformat=2 -Wdouble-promotion
 TARGET := $(shell $(CC) -dumpmachine)
@@ -120,13 +129,13 @@ $(B)/foundry/%.o: $(FOUNDRY)/%.c $(B)/.flags
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) -c -o $@ $<
 $(B)/%.o: %.c $(B)/.flags
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) -c -o $@ $<
-$(B)/engine/version.o: CPPFLAGS += -DPN_VERSION='"$(VERSION)"' -DPN_BUILD='"$(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)"'
+$(B)/engine/version.o: CPPFLAGS += -DPN_VERSION='"$(VERSION)"' -DPN_BUILD='"$(shell $(GIT) rev-parse --short=12 HEAD 2>/dev/null || echo unknown)"'
 $(B)/engine/version.o: $(B)/.commit
 $(B)/pantheond: $(B)/daemon/pantheond.o $(LIBS)
 $(B)/pantheon-$(BACKEND): $(B)/daemon/pantheon.o $(LIBS)
 $(B)/pantheon-reconcile: $(B)/daemon/pantheon-reconcile.o $(LIBS)
 $(PROGS:%=$(B)/%):
-	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
+	$(Q)$(CC) $(ALL_CFLAGS) $(LDFLAGS.$(FLAVOUR)) $(LDFLAGS) -o $@ $^ $(DAEMON_LIBS) $(CORE_LIBS)
 # Allocations that a test can fail and count (tests/support/alloc.h).
 WRAP := -Wl,--wrap=malloc,--wrap=calloc,--wrap=realloc,--wrap=mmap
 $(TESTS): $(B)/%: $(B)/%.o $(B)/tests/support/alloc.o $(B)/tests/support.a $(LIBS)
@@ -143,7 +152,7 @@ $(B)/.flags: FORCE
 	$(Q)mkdir -p $(B)/inc; ln -sfn $(abspath $(FOUNDRY)) $(B)/inc/foundry; \
 	 echo '$(CC) $(ALL_CFLAGS)' | cmp -s - $@ || echo '$(CC) $(ALL_CFLAGS)' > $@
 $(B)/.commit: FORCE
-	$(Q)mkdir -p $(B); c=$$(git rev-parse HEAD 2>/dev/null || echo unknown); echo "$(VERSION) $$c" | cmp -s - $@ || echo "$(VERSION) $$c" > $@
+	$(Q)mkdir -p $(B); c=$$($(GIT) rev-parse HEAD 2>/dev/null || echo unknown); echo "$(VERSION) $$c" | cmp -s - $@ || echo "$(VERSION) $$c" > $@
 # What people look for at the root: copies of what was built last.
 root-%: $(B)/% FORCE
 	$(Q)cmp -s $< $* || cp $< $*
@@ -239,9 +248,9 @@ check-clients: $(CLIENTS)/.made $(B)/pantheond $(B)/tests/gen/tiny $(B)/tests/ge
 soak:
 	$(Q)for f in $(or $(SOAK),release asan tsan); do \
 	 $(MAKE) --no-print-directory FLAVOUR=$$f SOAK_SECONDS=$(or $(SOAK_SECONDS),600) SOAK_CLIENTS=$(or $(SOAK_CLIENTS),64) PYTEST_ARGS='-n 0 -s -k many_clients' e2e || exit 1; done
-# The installed unit's whole life under systemd as PID 1, in a container of its own.
-check-boot: all $(B)/tests/gen/script
-	$(Q)scripts/boot-test.sh $(B)
+# The packages' whole life under systemd as PID 1, in a container of its own.
+check-boot: deb rpm $(B)/tests/gen/script
+	$(Q)scripts/boot-test.sh $(B) $(O)/pkg/deb $(O)/pkg/rpm
 # A newcomer's hour: docs/install.md and docs/quickstart.md to the letter, in a fresh Debian of their own, with what is compiled here.
 check-newcomer: all
 	$(Q)CFLAGS='$(CFLAGS)' scripts/check-newcomer.sh $(B)
@@ -251,7 +260,8 @@ check: check-deps
 	$(Q)$(MAKE) --no-print-directory all
 	$(Q)scripts/get-model.sh
 	$(Q)for t in test lint check-docs check-embed check-peers check-goldens e2e; do $(MAKE) --no-print-directory $$t || exit 1; done # one by one: some measure time
-install: all
+# The install target of the packages too: DESTDIR, prefix and the folders above say where. Nothing is enabled, started or made a user of here.
+install: $(PROGS:%=$(B)/%) $(B)/libpantheon.a
 	install -Dm755 $(B)/pantheon-$(BACKEND) $(DESTDIR)$(bindir)/pantheon-$(BACKEND)
 	ln -sfn pantheon-$(BACKEND) $(DESTDIR)$(bindir)/pantheon
 	install -Dm755 $(B)/pantheond $(DESTDIR)$(sbindir)/pantheond
@@ -261,9 +271,23 @@ install: all
 	$(Q)f=$(DESTDIR)$(sysconfdir)/pantheon/models.yaml; \
 	 if [ -e $$f ]; then echo "$$f is kept as it is"; else echo "install -Dm644 etc/models.yaml $$f"; install -Dm644 etc/models.yaml $$f; fi
 	$(Q)f=$(DESTDIR)$(unitdir)/pantheond.service; mkdir -p $$(dirname $$f); echo "install $$f"; \
-	 sed 's|@sbindir@|$(sbindir)|; s|@bindir@|$(bindir)|; s|@sysconfdir@|$(sysconfdir)|g' packaging/systemd/pantheond.service.in > $$f; chmod 644 $$f
+	 sed 's|@sbindir@|$(sbindir)|; s|@bindir@|$(bindir)|; s|@sysconfdir@|$(sysconfdir)|g; s|@udevdir@|$(udevdir)|' packaging/systemd/pantheond.service.in > $$f; chmod 644 $$f
 	install -Dm644 packaging/systemd/pantheond.socket $(DESTDIR)$(unitdir)/pantheond.socket
-	for f in docs/*.md README.md LICENSE; do install -Dm644 $$f $(DESTDIR)$(docdir)/$$(basename $$f) || exit 1; done
+	install -Dm644 packaging/systemd/pantheon.sysusers $(DESTDIR)$(sysusersdir)/pantheon.conf
+	install -Dm644 packaging/systemd/pantheon.tmpfiles $(DESTDIR)$(tmpfilesdir)/pantheon.conf
+	install -Dm644 packaging/udev/40-pantheon.rules $(DESTDIR)$(udevdir)/40-pantheon.rules
+	$(Q)$(foreach f,$(wildcard docs/man/*.[1-8]),install -Dm644 $(f) $(DESTDIR)$(mandir)/man$(patsubst .%,%,$(suffix $(f)))/$(notdir $(f)) &&) true
+	$(Q)[ ! -e docs/man/pantheon.1 ] || ln -sfn pantheon.1 $(DESTDIR)$(mandir)/man1/pantheon-$(BACKEND).1
+	$(Q)$(foreach c,bash:bash-completion/completions zsh:zsh/site-functions fish:fish/vendor_completions.d,for f in packaging/completions/$(firstword $(subst :, ,$(c)))/*; do \
+	 [ ! -e $$f ] || install -Dm644 $$f $(DESTDIR)$(datadir)/$(lastword $(subst :, ,$(c)))/$$(basename $$f) || exit 1; done;) true
+	$(Q)for f in docs/*.md README.md LICENSE; do install -Dm644 $$f $(DESTDIR)$(docdir)/$$(basename $$f) || exit 1; done
+	$(Q)for f in etc/demo.yaml $(wildcard etc/examples/* examples/*); do \
+	 install -Dm$$([ -x $$f ] && echo 755 || echo 644) $$f $(DESTDIR)$(docdir)/examples/$$(basename $$f) || exit 1; done
+	$(Q)for f in $$(find contrib -type f ! -name '*.pyc'); do install -Dm$$([ -x $$f ] && echo 755 || echo 644) $$f $(DESTDIR)$(docdir)/$$f || exit 1; done
+	$(Q)[ -n '$(DESTDIR)' ] || ! [ -d /run/systemd/system ] || echo 'Installed. As a service: systemd-sysusers; systemd-tmpfiles --create; systemctl daemon-reload; systemctl enable --now pantheond'
+# Packages of what is installed, in $(O)/pkg, checked by lintian and rpmlint: of this machine's architecture, or cross-built with PKG_ARCH=arm64.
+deb rpm:
+	+$(Q)packaging/build.sh $@ '$(VERSION)' '$(abspath $(O))' '$(PKG_ARCH)'
 help:
 	@echo 'make [all]         pantheon-$(BACKEND) (and its link pantheon), pantheond, pantheon-reconcile, libpantheon.a'
 	@echo 'make demo          dependencies, build, demo model, one question; serves until Ctrl-C (ONCE=1: stops after the answer)'
@@ -278,12 +302,13 @@ help:
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
 	@echo 'make check-newcomer  docs/install.md and docs/quickstart.md followed to the letter in a fresh Debian (root; the same)'
 	@echo 'make bench-peers   against llama.cpp and ik_llama.cpp, in alternation (PEERS=DIR PEER_IK=DIR PEERS_ARGS="--rows PATTERN --help")'
+	@echo 'make deb rpm       packages in $(O)/pkg (PKG_ARCH=arm64: cross-built)'
 	@echo 'make lint bench fuzz soak install clean   (soak: 64 clients for ten minutes, in three builds; fuzz: each fuzzer for FUZZ_SECONDS=60)'
 	@echo 'USE_BLAS=1         with --isa blas: OpenBLAS (libopenblas.so.0, opened at run time) for long batches on F32 weights'
-	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
+	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz|package  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond pantheon-reconcile libpantheon.a
-.PHONY: all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-schemas check-mutants check-boot check-newcomer check-clients e2e soak check-deps check deps demo install help clean FORCE
+.PHONY: deb rpm all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-schemas check-mutants check-boot check-newcomer check-clients e2e soak check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

@@ -10,6 +10,7 @@
 #include "config/manifest.h"
 #include "daemon/app.h"
 #include "daemon/estimate.h"
+#include "daemon/reach.h"
 #include "daemon/tls.h"
 #include "daemon/watch.h"
 #include "foundry/base/clock.h"
@@ -66,6 +67,7 @@ static int read_one(int which, const char *path, struct pd_watch *w, char **ret,
         return fo_fail(e, FO_EACCES, "%s: %s may be read or written by everybody (mode %04o), who could pose as this server then; chmod 640 it, for the daemon's group", keys[which], path,
                        (unsigned)w->seen.st_mode & 07777);
     if (fo_file_read(path, MAX_PEM_BYTES, ret, ret_len, e) == FO_OK) return FO_OK;
+    pd_reach_explain(path, e);
     char why[sizeof e->msg];
     memcpy(why, e->msg, sizeof why);
     return fo_fail(e, e->code, "%s: %.300s; %s", keys[which], why, way);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config/manifest.h"
+#include "daemon/reach.h"
 #include "engine/model.h"
 #include "engine/spec.h"
 #include "foundry/base/err.h"
@@ -58,6 +59,7 @@ static int fill(struct pd_estimate *p, const char *path, const struct pn_model_o
     char why[384] = "";
     int code = pn_model_estimate(path, o, &est, why, sizeof why, e);
     if (code == FO_ENOMEM) return code;
+    if (code) pd_reach_explain(path, e);
     if (code || *why) {
         p->v.error = strdup(code ? e->msg : why);
         return p->v.error ? FO_OK : (int)fo_fail(e, FO_ENOMEM, "no memory for an estimate");

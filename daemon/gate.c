@@ -19,6 +19,7 @@
 #include "daemon/estimate.h"
 #include "daemon/log.h"
 #include "daemon/oai.h"
+#include "daemon/reach.h"
 #include "daemon/watch.h"
 #include "foundry/base/clock.h"
 #include "foundry/base/err.h"
@@ -134,7 +135,10 @@ static bool read_file(struct pd_app *app) {
     size_t len;
     uint8_t digest[FO_SHA256_BYTES];
     pd_watch_mark(&g->watch, g->path);
-    if (fo_file_read(g->path, PD_MAX_KEYS_BYTES, &text, &len, &e)) return refuse_file(app, e.msg);
+    if (fo_file_read(g->path, PD_MAX_KEYS_BYTES, &text, &len, &e)) {
+        pd_reach_explain(g->path, &e);
+        return refuse_file(app, e.msg);
+    }
     bool open = g->watch.seen.st_mode & (S_IRWXG | S_IRWXO);
     fo_sha256(text, len, digest);
     if (g->state.ok && g->rules->keys && open == g->open && memcmp(digest, g->digest, sizeof digest) == 0) {
@@ -170,7 +174,7 @@ int pd_gate_check(const struct cf_manifest *m, const char *dir, struct fo_err *e
     if (!m->server.api_keys_file) return FO_OK;
     path = pd_resolve(dir, m->server.api_keys_file);
     int code = path ? FO_OK : fo_fail(e, FO_ENOMEM, "no memory for a path");
-    if (code == FO_OK) code = fo_file_read(path, PD_MAX_KEYS_BYTES, &text, &len, e);
+    if (code == FO_OK && (code = fo_file_read(path, PD_MAX_KEYS_BYTES, &text, &len, e))) pd_reach_explain(path, e);
     if (code == FO_OK) code = pd_keys_parse(path, text, len, &keys, e);
     if (code) fo_wrap(e, "server.api_keys_file");
     pd_keys_put(keys);

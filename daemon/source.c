@@ -6,6 +6,7 @@
  *     # 120 /etc/pantheon/models.yaml
  *     # 88 /etc/pantheon/models.d/chat.yaml
  *     version: 1 ... */
+#include "daemon/reach.h"
 #include "daemon/source.h"
 
 #include <errno.h>
@@ -197,7 +198,10 @@ bool pd_source_read(const char *path, struct pd_reading *ret) {
     struct cf_includes in;
     char *text;
     size_t len;
-    if (fo_file_read(path, PD_MAX_MANIFEST_BYTES, &text, &len, &e)) return unread(ret, e.msg);
+    if (fo_file_read(path, PD_MAX_MANIFEST_BYTES, &text, &len, &e)) {
+        pd_reach_explain(path, &e);
+        return unread(ret, e.msg);
+    }
     struct gather *g = calloc(1, sizeof *g);
     if (!g || !add_text(&texts, path, text, len)) {
         free(g);

@@ -1,26 +1,23 @@
 #!/bin/bash
-# The daemon's life under systemd as PID 1: what `make install` installs, in a fresh Debian booted by systemd-nspawn (own pid, mount, net,
-# ipc, uts and cgroup namespaces, an overlay that is thrown away). Needs root, a cgroup v2 hierarchy somewhere, and the packages
-# systemd-container and mmdebstrap.
-#   scripts/boot-test.sh BUILD_DIR        BOOT_BASE=FILE.tar keeps and reuses the Debian; default build/boot-base.tar
+# The life of the packages under systemd as PID 1: installed into a fresh Debian that systemd-nspawn boots (own pid, mount, net, ipc, uts and
+# cgroup namespaces, an overlay that is thrown away), the .deb first, then the .rpm in a second one. Needs root, a cgroup v2 hierarchy somewhere,
+# and the packages of `scripts/deps.sh boot`.
+#   scripts/boot-test.sh BUILD_DIR DEB_DIR RPM_DIR      BOOT_BASE=FILE.tar keeps and reuses the Debian; default build/boot-base.tar
 set -uo pipefail
 cd "$(dirname "$0")/.."
-[ $# = 1 ] || { echo "usage: $0 BUILD_DIR" >&2; exit 64; }
+[ $# = 3 ] || { echo "usage: $0 BUILD_DIR DEB_DIR RPM_DIR" >&2; exit 64; }
 B=$1 BASE=${BOOT_BASE:-build/boot-base.tar} U=pantheond.service
 [ "$(id -u)" = 0 ] || { echo 'check-boot: must be root' >&2; exit 1; }
-for tool in systemd-nspawn mmdebstrap nsenter pgrep; do
-    command -v $tool >/dev/null || { echo "check-boot: $tool is missing (apt-get install systemd-container mmdebstrap util-linux procps)" >&2; exit 1; }
-done
 CGROOT=$(awk '$3 == "cgroup2" { print $2; exit }' /proc/mounts)
 [ -n "$CGROOT" ] || { echo 'check-boot: no cgroup v2 hierarchy is mounted' >&2; exit 1; }
+scripts/deps.sh boot || exit 1
+shopt -s nullglob
+DEB=("$2"/pantheon_*_"$(dpkg --print-architecture)".deb) RPM=("$3"/pantheon-[0-9]*."$(uname -m)".rpm)
+[ ${#DEB[@]} = 1 ] && [ ${#RPM[@]} = 1 ] || { echo "check-boot: one pantheon_*.deb in $2 and one pantheon-*.rpm in $3, please" >&2; exit 1; }
 
-if [ ! -s "$BASE" ]; then
-    mkdir -p "$(dirname "$BASE")"
-    mmdebstrap --quiet --variant=minbase --include=systemd,systemd-sysv,dbus,libjansson4,libyaml-0-2,libsystemd0,libcurl4,libssl3,curl,procps \
-        "${BOOT_SUITE:-bookworm}" "$BASE.new.tar" && mv "$BASE.new.tar" "$BASE" || exit 1
-fi
+[ -s "$BASE" ] || scripts/boot-base.sh "$BASE" || exit 1
 
-W=$(mktemp -d /tmp/pantheon-boot.XXXXXX) CG=$CGROOT/pantheon-boot-$$ NS='' LEADER='' PASS=0 FAIL=0 T0=$(date +%s%N)
+W=$(mktemp -d /tmp/pantheon-boot.XXXXXX) CG=$CGROOT/pantheon-boot-$$ NS='' LEADER='' PASS=0 FAIL=0 T0=$(date +%s%N) ROOT=''
 ms() { echo $((($(date +%s%N) - ${1:-$T0}) / 1000000)); }
 ok() { PASS=$((PASS + 1)); printf 'ok   %6d ms  %s\n' "$(ms)" "$1"; }
 no() { FAIL=$((FAIL + 1)); printf 'FAIL %6d ms  %s\n' "$(ms)" "$1"; }
@@ -33,32 +30,30 @@ halt() {
     wait "$NS" 2>/dev/null
     NS=''
 }
+# A new Debian over the unpacked one, at $ROOT.
+fresh_root() {
+    mkdir -p "$W/$1"/{up,wk,tree}
+    ROOT=$W/$1/tree
+    mount -t overlay overlay -o "lowerdir=$W/base,upperdir=$W/$1/up,workdir=$W/$1/wk" "$ROOT" || exit 1
+}
 cleanup() {
     halt
-    umount "$W/tree" 2>/dev/null
+    umount "$W"/*/tree 2>/dev/null
     rm -rf "$W"
     find "$CG" -depth -type d -exec rmdir {} + 2>/dev/null
 }
 trap cleanup EXIT
-mkdir -p "$W"/{base,up,wk,tree} "$CG"
+mkdir -p "$W/base" "$CG"
 tar xf "$BASE" --numeric-owner -C "$W/base" || exit 1
-mount -t overlay overlay -o "lowerdir=$W/base,upperdir=$W/up,workdir=$W/wk" "$W/tree" || exit 1
 
-# --- what make install installs, models, a manifest
-make --no-print-directory install DESTDIR="$W/tree" prefix=/usr sysconfdir=/etc >"$W/install.log" 2>&1 || { tail "$W/install.log"; exit 1; }
-M=$W/tree/var/lib/pantheon/models
-mkdir -p "$M" "$W/tree/etc/systemd/system/multi-user.target.wants" "$W/tree/etc/systemd/system/$U.d"
-"$B/tests/gen/script" "$M/talk.gguf" --text 'so it goes on and on' --endless --pace-us 20000 --weights 1MiB || exit 1
-ln -s /usr/lib/systemd/system/$U "$W/tree/etc/systemd/system/multi-user.target.wants/$U"
-printf '[Service]\nWatchdogSec=3\n' >"$W/tree/etc/systemd/system/$U.d/test.conf"
 manifest() { # manifest EXTRA-LINES...: the models beside the first
     printf '%s\n' 'version: 1' 'host: { ram_reserve: 16MiB }' 'dies:' \
         '  - { name: s0, kind: sim, memory: 100MB, script: "upload 1 takes 2s, get_rows 400 takes 60s" }' \
         '  - { name: s1, kind: sim, memory: 100MB }' 'models:' '  - { name: talk, source: { path: /var/lib/pantheon/models/talk.gguf }, dies: [ s0 ] }' "$@"
 }
 SECOND='  - { name: second, source: { path: /var/lib/pantheon/models/talk.gguf }, dies: [ s1 ] }'
-write() { manifest "$@" >"$W/tree/etc/pantheon/models.yaml"; }
-write
+write() { manifest "$@" >"$ROOT/etc/pantheon/models.yaml"; }
+models() { "$B/tests/gen/script" "$ROOT/var/lib/pantheon/models/talk.gguf" --text 'so it goes on and on' --endless --pace-us 20000 --weights 1MiB || exit 1; }
 
 boot() {
     local t
@@ -66,7 +61,7 @@ boot() {
     (
         echo $BASHPID >"$CG/cgroup.procs"
         exec env SYSTEMD_NSPAWN_UNIFIED_HIERARCHY=1 systemd-nspawn -q --register=no --keep-unit --private-network --capability=all \
-            --drop-capability=CAP_SYS_MODULE --system-call-filter=bpf -M pantheon-boot -D "$W/tree" --console=pipe -b >"$W/console" 2>&1 </dev/null
+            --drop-capability=CAP_SYS_MODULE --system-call-filter=bpf -M pantheon-boot -D "$ROOT" --console=pipe -b >"$W/console" 2>&1 </dev/null
     ) &
     NS=$!
     for _ in $(seq 200); do
@@ -74,15 +69,20 @@ boot() {
         [ -n "$LEADER" ] && ctr ls /run/systemd/private >/dev/null 2>&1 && break
         sleep .05
     done
-    echo "# systemd answers after $(ms "$t") ms"
+    ctr systemctl is-system-running --wait >/dev/null 2>&1
+    ctr mkdir -p "/run/systemd/system/$U.d"
+    printf '[Service]\nWatchdogSec=3\n' | ctr tee "/run/systemd/system/$U.d/test.conf" >/dev/null
+    ctr systemctl daemon-reload
+    echo "# booted after $(ms "$t") ms"
 }
-ctr() { nsenter -t "$LEADER" -m -u -i -n -p -r -w -- env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C HOME=/root "$@"; }
+ctr() { nsenter -t "$LEADER" -m -u -i -n -p -r -w -- env -i PATH=/usr/sbin:/usr/bin:/sbin:/bin LANG=C HOME=/root DEBIAN_FRONTEND=noninteractive "$@"; }
 prop() { ctr systemctl show -P "$1" $U; }
 is() { [ "$(prop "$1")" = "$2" ]; }
 get() { ctr curl -s -m 5 "http://127.0.0.1:8080$1"; }
 serves() { get /v1/models | grep -q "\"id\":\"$1\".*\"status\":\"ready\""; }
 answers() { ctr curl -s -m 10 http://127.0.0.1:8080/v1/completions -d "{\"model\":\"$1\",\"prompt\":\"so it\",\"max_tokens\":2}" | grep -q '"choices"'; }
-says() { ctr journalctl -u $U --no-pager -o cat | grep -q -- "$1"; }
+# (all of it is read: a grep that leaves early would make the journal's reader fail)
+says() { ctr journalctl -u $U --no-pager -o cat | grep -- "$1" >/dev/null; }
 wait_for() {
     local d=$1 most=$2 t
     t=$(date +%s%N)
@@ -97,8 +97,37 @@ wait_for() {
 fresh() { local a; a=$(ctr systemctl show -p ActiveState,MainPID --value $U | sort | tr '\n' ' '); [[ $a =~ ^([1-9][0-9]*)\ active\ $ ]] && [ "${BASH_REMATCH[1]}" != "$1" ]; }
 never() { ! "$@"; }
 
-# --- start: active only after READY=1
+# --- install: everything is there, nothing runs
+fresh_root deb
+cp "${DEB[0]}" "$ROOT/root/pantheon.deb"
+# The next version: as this one, but for its number and the manifest that it brings.
+dpkg-deb -R "${DEB[0]}" "$W/next" && sed -i 's/^Version: .*/&+next/' "$W/next/DEBIAN/control" && echo '# of the next version' >>"$W/next/etc/pantheon/models.yaml" &&
+    dpkg-deb --root-owner-group -Zgzip -z1 -b "$W/next" "$ROOT/root/next.deb" >/dev/null || exit 1
+# All files and users, but for what the system keeps for itself: backups of the lists of users, dpkg's and systemd's own state, logs.
+inventory() {
+    ctr find / -xdev \( -path /proc -o -path /sys -o -path /run -o -path /dev -o -path /tmp -o -path /var/log -o -path /var/lib/dpkg -o -path /var/lib/systemd \) -prune -o \
+        ! -name '*-' ! -name .pwd.lock ! -path '/root/*' ! -path '/var/cache/*' ! -path '/var/tmp/systemd-private-*' -print | sort
+    ctr getent passwd
+    ctr getent group
+}
 boot
+inventory >"$W/before"
+check 'dpkg -i' ctr dpkg -i /root/pantheon.deb
+check 'nothing is enabled' eval '[ "$(ctr systemctl is-enabled $U)" = disabled ] && [ "$(ctr systemctl is-enabled pantheond.socket)" = disabled ]'
+check 'nothing runs' is ActiveState inactive
+check 'the user is there, and has no shell' eval 'ctr getent passwd pantheon | grep -q "/var/lib/pantheon:/usr/sbin/nologin$"'
+check 'so is the folder for models' eval '[ "$(ctr stat -c %U:%G:%a /var/lib/pantheon/models)" = pantheon:pantheon:2775 ]'
+check 'man pages, completions, examples' eval 'ctr sh -c "ls /usr/share/man/man8/pantheond.8.gz /usr/share/man/man1/pantheon-cpu.1.gz /usr/share/bash-completion/completions/pantheon /usr/share/doc/pantheon/examples/models.conf"'
+check 'the manifest as installed is good' ctr pantheon-reconcile --check
+check 'systemd-analyze verify' ctr systemd-analyze verify --man=no $U pantheond.socket
+echo "# $(ctr systemd-analyze security --no-pager $U | tail -n 1)"
+check 'systemd-analyze security: at most 2.0' ctr systemd-analyze security --no-pager --threshold=20 $U
+models
+write
+check 'enable' ctr systemctl enable $U
+check 'start' ctr systemctl start --no-block $U
+
+# --- start: active only after READY=1
 wait_for 'activating while the model loads' 5000 is ActiveState activating
 wait_for 'STATUS says what is being loaded' 3000 eval '[[ "$(prop StatusText)" == *"Loading talk (1 of 1)"* ]]'
 check 'HTTP answers meanwhile' eval 'get /ready | grep -q "first pass"'
@@ -114,9 +143,31 @@ ctr systemctl start $U
 check "systemctl start returns after the load ($(ms "$t") ms >= 2000)" test "$(ms "$t")" -ge 2000
 check 'active then' is ActiveState active
 
-# --- reload, good and bad
+# --- who it is
+check 'it runs as its user' eval '[ "$(ctr ps -o user= -p "$(prop MainPID)" | tr -d " ")" = pantheon ]'
+check 'without any capability' eval 'ctr grep -q "^CapBnd:.0000000000000000$" "/proc/$(prop MainPID)/status"'
+check 'with no other device than its own' eval '[ "$(prop DevicePolicy)" = closed ]'
+check 'a stranger may not administer' never ctr setpriv --reuid nobody --regid nogroup --clear-groups pantheon-reconcile --status
+check 'one of the group may' ctr setpriv --reuid nobody --regid nogroup --groups "$(ctr getent group pantheon | cut -d: -f3)" pantheon-reconcile --status
+
+# --- a model below a home directory: hidden, and said to be
+ctr mkdir -p /home/u
+ctr cp /var/lib/pantheon/models/talk.gguf /home/u/m.gguf
+ctr ln -s /home/u/m.gguf /var/lib/pantheon/models/linked.gguf
+write '  - { name: homely, source: { path: /home/u/m.gguf }, dies: [ s1 ] }' '  - { name: linked, source: { path: /var/lib/pantheon/models/linked.gguf }, dies: [ s1 ] }'
+ctr systemctl reload $U
+wait_for 'a model below /home: the error says that ProtectHome hides it' 5000 eval '[ "$(ctr pantheon-reconcile --json --status | grep -o "ProtectHome= of the service hides /home" | wc -l)" -ge 2 ]'
+check 'the other model serves' serves talk
+write
+ctr systemctl reload $U
+ctr rm -r /home/u /var/lib/pantheon/models/linked.gguf
+
+# --- edit, plan, reload, good and bad
 pid=$(prop MainPID)
 write "$SECOND"
+ctr pantheon-reconcile --plan >"$W/plan"
+check '--plan: a change is pending (2)' test $? = 2
+check 'and it is the new model' grep -q '^+ *second' "$W/plan"
 check 'systemctl reload of a good file' ctr systemctl reload $U
 wait_for 'the new model serves' 5000 serves second
 check 'the same process' test "$pid" = "$(prop MainPID)"
@@ -131,12 +182,22 @@ check 'reload of the good file again' ctr systemctl reload $U
 check 'pantheon-reconcile --plan: in sync' ctr pantheon-reconcile --plan
 
 # --- crash, watchdog
+ctr systemctl restart --no-block $U
+wait_for 'a load is running' 5000 eval '[[ "$(prop StatusText)" == *"Loading talk"* ]]'
 pid=$(prop MainPID)
 ctr kill -KILL "$pid"
-wait_for 'kill -9: restarted and active' 15000 fresh "$pid"
+wait_for 'kill -9 during a load: restarted and active' 15000 fresh "$pid"
+pid=$(prop MainPID)
+ctr curl -sN -m 30 http://127.0.0.1:8080/v1/completions -d '{"model":"second","prompt":"so it","max_tokens":1000,"stream":true}' >"$W/cut" &
+c=$!
+wait_for 'a stream is running' 5000 grep -q data: "$W/cut"
+ctr kill -KILL "$pid"
+wait $c
+check 'kill -9 during a stream: it ends, and does not claim to be whole' never grep -q '\[DONE\]' "$W/cut"
+wait_for 'restarted and active' 15000 fresh "$pid"
 check 'both models serve again' eval 'serves talk && serves second'
 pid=$(prop MainPID)
-ctr curl -s -m 30 http://127.0.0.1:8080/v1/completions -d '{"model":"talk","prompt":"so it","max_tokens":600,"stream":true}' >/dev/null &
+ctr curl -s -m 60 http://127.0.0.1:8080/v1/completions -d '{"model":"talk","prompt":"so it","max_tokens":3500,"stream":true}' >/dev/null &
 c=$!
 wait_for 'a scheduler stuck in a step: the watchdog restarts' 40000 fresh "$pid"
 wait $c
@@ -158,9 +219,8 @@ ctr systemctl start $U
 
 # --- sockets that systemd opens: the first address is the manifest's own
 ctr systemctl stop $U
-mkdir -p "$W/tree/etc/systemd/system/pantheond.socket.d"
-printf '[Socket]\nListenStream=127.0.0.1:8081\nListenStream=/run/pantheon-admin.sock\n' >"$W/tree/etc/systemd/system/pantheond.socket.d/test.conf"
-check 'systemd-analyze verify, of the socket unit' ctr systemd-analyze verify --man=no pantheond.socket
+ctr mkdir -p /run/systemd/system/pantheond.socket.d
+printf '[Socket]\nListenStream=127.0.0.1:8081\nListenStream=/run/pantheon-admin.sock\n' | ctr tee /run/systemd/system/pantheond.socket.d/test.conf >/dev/null
 ctr systemctl daemon-reload
 check 'the socket unit starts' ctr systemctl start pantheond.socket
 check 'nothing runs yet' is ActiveState inactive
@@ -176,6 +236,21 @@ wait_for 'active again' 8000 is ActiveState active
 ctr systemctl stop pantheond.socket $U
 ctr systemctl start $U
 
+# --- an upgrade under a stream: nothing is restarted, the edited manifest stays
+pid=$(prop MainPID)
+ctr curl -sN -m 60 http://127.0.0.1:8080/v1/completions -d '{"model":"second","prompt":"so it","max_tokens":200,"stream":true}' >"$W/stream" &
+c=$!
+wait_for 'a stream is running' 5000 grep -q data: "$W/stream"
+ctr dpkg --force-confdef --force-confold -i /root/next.deb >"$W/upgrade" 2>&1
+check 'upgrade' test $? = 0
+check 'the administrator is told' grep -q 'when it suits.*systemctl restart pantheond' "$W/upgrade"
+wait $c
+check 'the stream did not notice' grep -q '\[DONE\]' "$W/stream"
+check 'the same process' eval 'is ActiveState active && [ "$pid" = "$(prop MainPID)" ]'
+check 'the edited manifest is as it was' eval 'manifest "$SECOND" | cmp - "$ROOT/etc/pantheon/models.yaml"'
+check 'the new one lies beside it' ctr test -e /etc/pantheon/models.yaml.dpkg-dist
+check 'still enabled' eval '[ "$(ctr systemctl is-enabled $U)" = enabled ]'
+
 # --- a broken manifest after a reboot: the last good one serves
 halt
 write "$SECOND" '    ctx_kap: 1'
@@ -185,14 +260,49 @@ check 'the last good manifest serves' eval 'serves talk && serves second'
 check 'and is shouted about' eval 'says "THE MANIFEST IS BAD" && [[ "$(prop StatusText)" == *"MANIFEST BAD"* ]]'
 check 'nothing is restarted' is NRestarts 0
 ctr systemctl stop $U
-rm -f "$W/tree/var/lib/pantheon/last-accepted.yaml"
 ctr rm -f /var/lib/pantheon/last-accepted.yaml
 ctr systemctl start $U
 wait_for 'without one: failed' 3000 is ActiveState failed
 sleep 2
 check 'with exit status 78, and no restart loop' eval 'is ExecMainStatus 78 && is NRestarts 0'
-check 'systemd-analyze verify' ctr systemd-analyze verify --man=no $U
 
-[ $FAIL = 0 ] || ctr journalctl -u $U --no-pager -o cat | tail -80
+# --- remove, purge
+write
+ctr systemctl reset-failed $U
+ctr systemctl start $U
+check 'remove' ctr dpkg -r pantheon
+check 'nothing runs' never ctr pgrep -x pantheond
+check 'state and manifest are kept' ctr test -e /etc/pantheon/models.yaml -a -e /var/lib/pantheon/models/talk.gguf
+check 'purge' ctr dpkg -P pantheon
+inventory >"$W/after"
+check 'purge leaves nothing' diff "$W/before" "$W/after"
+check 'not in systemd either' eval '[ -z "$(ctr sh -c "ls -d /var/lib/systemd/*/pantheon* 2>/dev/null; systemctl --failed --no-legend")" ]'
+[ $FAIL = 0 ] || { diff "$W/before" "$W/after"; ctr journalctl -u $U --no-pager -o cat | tail -80; }
+
+# --- the rpm: its files and what its scriptlets do
+halt
+fresh_root rpm
+cp "${RPM[0]}" "$ROOT/root/pantheon.rpm"
+boot
+check 'rpm -i' ctr rpm -i --nodeps --force-debian /root/pantheon.rpm
+check 'nothing is enabled, nothing runs' eval '[ "$(ctr systemctl is-enabled $U)" = disabled ] && is ActiveState inactive'
+check 'the user and the folder for models are there' eval '[ "$(ctr stat -c %U:%G:%a /var/lib/pantheon/models)" = pantheon:pantheon:2775 ]'
+check 'rpm -V' ctr rpm -V --nodeps pantheon
+models
+write
+ctr systemctl enable $U
+check 'start' ctr systemctl start $U
+check 'answers' answers talk
+pid=$(prop MainPID)
+check 'installed again, as an upgrade is' eval 'ctr rpm -U --nodeps --force --force-debian /root/pantheon.rpm >"$W/upgrade" 2>&1'
+check 'the administrator is told' grep -q 'when it suits.*systemctl restart pantheond' "$W/upgrade"
+check 'the same process' eval 'is ActiveState active && [ "$pid" = "$(prop MainPID)" ]'
+check 'the edited manifest is as it was' eval 'manifest | cmp - "$ROOT/etc/pantheon/models.yaml"'
+check 'erase' ctr rpm -e --nodeps --force-debian pantheon
+check 'nothing runs, nothing is enabled' eval '! ctr pgrep -x pantheond && ! ctr test -e /etc/systemd/system/multi-user.target.wants/$U'
+check 'the edited manifest is kept' ctr test -e /etc/pantheon/models.yaml.rpmsave
+check 'the files are gone' eval '[ -z "$(ctr find /usr -name "*pantheon*")" ]'
+
+[ $FAIL = 0 ] || ctr journalctl -u $U --no-pager -o cat | tail -40
 echo "$PASS passed, $FAIL failed"
 [ $FAIL = 0 ]

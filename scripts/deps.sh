@@ -3,25 +3,31 @@
 #   scripts/deps.sh build|check        asks first on a terminal; as root, or with sudo
 #   scripts/deps.sh missing            installs nothing: prints which packages of the build are not there, on one line
 #   scripts/deps.sh page               a browser for the tests of the daemon's page, which are left out without one
+#   scripts/deps.sh package            what makes and checks packages, for any architecture (the cross compiler is `cross`'s)
+#   scripts/deps.sh boot               what boots them in a container
 #   scripts/deps.sh cross DIR          a compiler and an emulator for 64-bit Arm; its libraries are unpacked into DIR, not installed
 set -eu
 build='gcc make pkg-config libc6-dev libyaml-dev libjansson-dev libsystemd-dev libcurl4-openssl-dev libssl-dev python3 python3-venv ca-certificates'
 check="$build libcmocka-dev libsimde-dev binutils shellcheck mandoc"
 cross='gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static make pkg-config python3'
 page='chromium chromium-driver'
+package="$build debhelper dpkg-dev lintian rpm rpmlint"
+boot='systemd-container mmdebstrap util-linux procps'
 what=${1:-build}
 case $what in
 build | missing) want=$build ;;
 check) want=$check ;;
 page) want=$page ;;
+package) want=$package ;;
+boot) want=$boot ;;
 cross) want=$cross dir=${2:?"usage: $0 cross DIR"} ;;
-*) echo "usage: $0 build|check|missing|page|cross DIR" >&2; exit 64 ;;
+*) echo "usage: $0 build|check|missing|page|package|boot|cross DIR" >&2; exit 64 ;;
 esac
 
 # The libraries of another architecture, with all that they need, as its apt would choose them; this system's own packages stay as they are.
 unpack_cross() {
     libraries='libyaml-dev libjansson-dev libsystemd-dev libcurl4-openssl-dev libssl-dev libcmocka-dev'
-    if [ "$(cat "$dir/.made" 2>/dev/null)" = "$libraries" ]; then return 0; fi
+    if [ "$(cat "$dir/.made" 2>/dev/null)" = "shlibs $libraries" ]; then return 0; fi
     rm -rf "$dir" "$dir.apt"
     mkdir -p "$dir" "$dir.apt/lists/partial" "$dir.apt/archives/partial"
     apt=$(cd "$dir.apt" && pwd)
@@ -32,9 +38,13 @@ unpack_cross() {
     apt-get "$@" update
     # shellcheck disable=SC2086  # a list of words
     apt-get "$@" install -y --download-only --no-install-recommends $libraries
-    for deb in "$apt"/archives/*.deb; do dpkg-deb -x "$deb" "$dir"; done
+    for deb in "$apt"/archives/*.deb; do
+        dpkg-deb -x "$deb" "$dir"
+        dpkg-deb -I "$deb" shlibs 2>/dev/null || true # which package a program that needs the library depends on
+    done >"$apt/shlibs"
+    mv "$apt/shlibs" "$dir/.shlibs"
     rm -rf "$apt"
-    echo "$libraries" >"$dir/.made"
+    echo "shlibs $libraries" >"$dir/.made"
 }
 
 if ! command -v dpkg-query >/dev/null 2>&1; then
