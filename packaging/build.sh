@@ -60,7 +60,7 @@ make_rpm() {
     quietly rpmbuild -bb --nodeps --target "$target" --define "_topdir $work" --define "pantheon_version $version" \
         --define "pantheon_top $top" --define "pantheon_make ${args[*]}" --define "pantheon_strip ${cross}strip" \
         --define "packager $maintainer" packaging/rpm/pantheon.spec
-    rpmlint --config packaging/rpm/rpmlint.toml "$work"/RPMS/*/*.rpm
+    rpmlint --strict --config packaging/rpm/rpmlint.toml "$work"/RPMS/*/*.rpm
     rm -f "$out"/*."$target".rpm
     mv "$work"/RPMS/*/*.rpm "$out/"
     ls "$out"/*."$target".rpm

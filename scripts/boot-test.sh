@@ -226,7 +226,7 @@ check 'the socket unit starts' ctr systemctl start pantheond.socket
 check 'nothing runs yet' is ActiveState inactive
 check 'a request starts the service, and is answered' eval 'ctr curl -s -m 20 http://127.0.0.1:8080/health | grep -q models'
 check 'so does the other address' eval 'ctr curl -s -m 5 http://127.0.0.1:8081/health | grep -q models'
-check 'a passed socket is not bound twice' eval 'says "address=127.0.0.1:8080 passed_as=" && ! ctr journalctl -u $U -n 30 -o cat | grep -q "in use"'
+check 'a passed socket is not bound twice' eval 'says "address=127.0.0.1:8080 passed_as=" && ! ctr journalctl -u $U -n 30 -o cat | grep -q "address is in use"'
 wait_for 'active' 8000 is ActiveState active
 check 'administration over a passed socket' ctr pantheon-reconcile --socket /run/pantheon-admin.sock --status
 ctr systemctl restart --no-block $U
@@ -287,6 +287,7 @@ boot
 check 'rpm -i' ctr rpm -i --nodeps --force-debian /root/pantheon.rpm
 check 'nothing is enabled, nothing runs' eval '[ "$(ctr systemctl is-enabled $U)" = disabled ] && is ActiveState inactive'
 check 'the user and the folder for models are there' eval '[ "$(ctr stat -c %U:%G:%a /var/lib/pantheon/models)" = pantheon:pantheon:2775 ]'
+check 'man pages of all programs' ctr sh -c 'for p in 1/pantheon.1 1/pantheon-cpu.1 1/pantheon-reconcile.1 8/pantheond.8; do test -e /usr/share/man/man$p.gz || exit 1; done'
 check 'rpm -V' ctr rpm -V --nodeps pantheon
 models
 write
