@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include <ftw.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
@@ -31,6 +30,7 @@
 #include "foundry/base/err.h"
 #include "tests/support/alloc.h"
 #include "tests/support/script.h"
+#include "tests/support/folder.h"
 
 static const struct pd_file_state no_file = { .ok = true, .reason = "NotConfigured" };
 
@@ -38,32 +38,16 @@ static char folder[64];
 
 static int make_folder(void **state) {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/pd-test-XXXXXX");
-    return mkdtemp(folder) ? 0 : -1;
-}
-
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at) {
-    (void)st, (void)type, (void)at;
-    return remove(path);
+    return test_folder_make(folder);
 }
 
 static int remove_folder(void **state) {
     (void)state;
-    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return test_folder_remove(folder);
 }
 
 static void put(const char *path, const char *text) {
-    char full[256];
-    snprintf(full, sizeof full, "%s/%s", folder, path);
-    for (char *p = full + strlen(folder) + 1; (p = strchr(p, '/')); p++) {
-        *p = '\0';
-        mkdir(full, 0755);
-        *p = '/';
-    }
-    FILE *f = fopen(full, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    test_folder_put(folder, path, text);
 }
 
 static struct cf_manifest *parse(const char *text) {

@@ -7,43 +7,32 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-#include <ftw.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include "config/manifest.h"
 #include "daemon/source.h"
 #include "foundry/base/err.h"
+#include "tests/support/folder.h"
 
 static char folder[64], manifest[96];
 
 static int make_folder(void **state) {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/pd-source-XXXXXX");
-    if (!mkdtemp(folder)) return -1;
+    if (test_folder_make(folder)) return -1;
     snprintf(manifest, sizeof manifest, "%s/models.yaml", folder);
     char d[96];
     snprintf(d, sizeof d, "%s/models.d", folder);
     return mkdir(d, 0755);
 }
 
-static int remove_one(const char *path, const struct stat *st, int type, struct FTW *at) {
-    (void)st, (void)type, (void)at;
-    return remove(path);
-}
-
 static int remove_folder(void **state) {
     (void)state;
-    return nftw(folder, remove_one, 8, FTW_DEPTH | FTW_PHYS);
+    return test_folder_remove(folder);
 }
 
 static void put(const char *path, const char *text) {
-    char full[256];
-    snprintf(full, sizeof full, "%s/%s", folder, path);
-    FILE *f = fopen(full, "w");
-    assert_non_null(f);
-    fputs(text, f);
-    fclose(f);
+    test_folder_put(folder, path, text);
 }
 
 static void take_away(const char *path) {
