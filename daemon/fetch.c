@@ -295,7 +295,12 @@ static enum pd_fetch_end from_url(struct pd_fetch_job *j, size_t i, const char *
 
 static enum pd_fetch_end fetch_file(struct pd_fetch_job *j, size_t i, const char *path) {
     char *part = NULL;
+    struct stat st;
     int fd;
+    if (lstat(path, &st) == 0) { /* and what it leads to is not there: somebody chose that place, and its disk may not be mounted */
+        fo_fail(&j->err, FO_ENOENT, "%s is a symbolic link to what cannot be reached; mount or make that, or remove the link: then the file is fetched in its place", path);
+        return PD_F_NOT_WRITABLE;
+    }
     if (asprintf(&part, "%s.part", path) < 0) return PD_F_NO_MEMORY;
     enum pd_fetch_end end = open_part(path, part, &fd, &j->err);
     if (end != PD_F_DONE) {
@@ -311,7 +316,6 @@ static enum pd_fetch_end fetch_file(struct pd_fetch_job *j, size_t i, const char
         fo_buf_done(&url);
         if (ends[end].gives_up) break;
     }
-    struct stat st;
     if (end == PD_F_DONE) end = put_in_place(part, path, fd, &j->err);
     else if (fstat(fd, &st) == 0 && st.st_size == 0) { /* nothing to go on with */
         unlink(part);

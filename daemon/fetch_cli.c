@@ -84,6 +84,7 @@ int pd_fetch_cli(const struct cf_manifest *m, const char *dir) {
         return 1;
     }
     signal(SIGPIPE, SIG_IGN); /* a server that goes away is an error like any other */
+    signal(SIGXFSZ, SIG_IGN); /* and so is a limit on file sizes */
     const char *state = pd_source_state_dir();
     pd_verified_init(&v, state && access(state, W_OK) == 0 ? state : NULL);
     for (size_t i = 0; i < m->n_models; i++) turn[n++] = &m->models[i];

@@ -51,6 +51,7 @@ void pd_serve_prepare(sigset_t *ret) {
     sigaddset(ret, SIGHUP);
     pthread_sigmask(SIG_BLOCK, ret, NULL); /* inherited by every thread: signals are read by the main thread alone */
     signal(SIGPIPE, SIG_IGN);
+    signal(SIGXFSZ, SIG_IGN); /* a limit on file sizes is an error of write(), and no end of the daemon */
 }
 
 int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts) {

@@ -33,7 +33,7 @@ int pd_serve(struct pd_reading *r, const struct pd_serve_opts *opts);
 
 /* --- what the router (router_serve.h) shares --- */
 
-/* First of all: SIGTERM, SIGINT and SIGHUP are blocked for the whole process, which are in *ret, SIGPIPE is ignored, and the heap is set up for many threads. */
+/* First of all: SIGTERM, SIGINT and SIGHUP are blocked for the whole process, which are in *ret, SIGPIPE and SIGXFSZ are ignored, and the heap is set up for many threads. */
 void pd_serve_prepare(sigset_t *ret);
 
 /* Binds what the manifest's `listen` names, and admin_socket unless NULL, behind the app's gate and certificate. Before anything that takes long, so that an address in use is said at once. */

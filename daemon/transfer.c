@@ -163,6 +163,12 @@ static bool start_over(struct run *r) {
     return true;
 }
 
+/* Whether a 206 says that its content is not the one that was asked for. A server need not say anything. */
+static bool is_another(const struct run *r) {
+    const char *is = r->note.validator[0] == '"' ? r->etag : r->modified;
+    return *is && strcmp(is, r->note.validator) != 0;
+}
+
 static bool begin(struct run *r, long status) {
     uint64_t first = 0, size = 0;
     curl_off_t length = -1;
@@ -172,6 +178,12 @@ static bool begin(struct run *r, long status) {
             r->end = PD_F_CUT;
             fo_fail(r->e, FO_EIO, "%s sent another part of the file than was asked for; it is fetched from its beginning the next time", r->t->declared);
             r->note.validator[0] = '\0';
+            (void)start_over(r);
+            return false;
+        }
+        if (!r->t->summed && is_another(r)) { /* it heeds no If-Range: what is there and what comes are of two files */
+            r->end = PD_F_CUT;
+            fo_fail(r->e, FO_EIO, "%s: the file has become another one; it is fetched from its beginning the next time", r->t->declared);
             (void)start_over(r);
             return false;
         }
@@ -194,7 +206,7 @@ static size_t take_bytes(char *data, size_t one, size_t n, void *ctx) {
     long status = 0;
     n *= one;
     curl_easy_getinfo(r->curl, CURLINFO_RESPONSE_CODE, &status);
-    if (status != 200 && status != 206) return n; /* its text is for browsers */
+    if (status != 200 && status != 206) return 0; /* its text is for browsers, and may have no end: pd_transfer judges the status */
     if (!r->begun && !begin(r, status)) return 0;
     if (r->at - r->synced_at >= SYNC_BYTES && (!check_room(r, n) || !sync_part(r))) return 0;
     if (!write_all(r, data, n)) return 0;
@@ -382,7 +394,8 @@ enum pd_fetch_end pd_transfer(struct pd_transfer *t, struct fo_err *e) {
         curl_easy_getinfo(r.curl, CURLINFO_RESPONSE_CODE, &status);
         curl_easy_getinfo(r.curl, CURLINFO_RETRY_AFTER, &retry);
         t->retry_after_s = retry > 0 && retry < 24 * 3600 ? (uint32_t)retry : 0;
-        if (r.end == PD_F_DONE && rc != CURLE_OK) r.end = judge_curl(&r, rc, *error ? error : curl_easy_strerror(rc));
+        bool unread = rc == CURLE_WRITE_ERROR && status != 200 && status != 206;
+        if (r.end == PD_F_DONE && rc != CURLE_OK && !unread) r.end = judge_curl(&r, rc, *error ? error : curl_easy_strerror(rc));
         else if (r.end == PD_F_DONE && status == 416 && start_over(&r)) { /* there is less than what we have: another file */
             fo_fail(e, FO_EIO, "%s: the file has become another one; it is fetched from its beginning the next time", t->declared);
             r.end = PD_F_CUT;

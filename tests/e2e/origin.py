@@ -81,6 +81,8 @@ class Origin:
             self.reply(h, 200, data)
         elif way == "busy":
             self.reply(h, 429, b"", extra={"Retry-After": "3600"})
+        elif isinstance(way, str) and way.startswith("babble "):
+            self.babble(h, int(way[7:]))
         elif isinstance(way, int):
             self.reply(h, way, b"<html>a page</html>")
         elif way.startswith("to "):
@@ -111,6 +113,18 @@ class Origin:
             h.send_header(k, v)
         h.end_headers()
         h.wfile.write(data)
+
+    def babble(self, h, status):
+        """A page without an end, until the client leaves."""
+        h.send_response(status)
+        h.send_header("Location", f"{self.url}/elsewhere")
+        h.end_headers()
+        h.close_connection = True
+        try:
+            while not self.go.wait(0.01):
+                h.wfile.write(b"<p>wait</p>" * 1000)
+        except OSError:
+            pass
 
     def close(self):
         self.go.set()

@@ -44,9 +44,9 @@ def text(*models, **sims):
     return re.sub(r'\\u0000([^}]*?)" }', lambda m: '", ' + m[1].replace('\\"', '"') + " }", declared(*models, **sims))
 
 
-def up(start, manifest, env=ENV):
+def up(start, manifest, env=ENV, **more):
     """A daemon that listens, whatever becomes of its models."""
-    d = start(manifest, wait=False, env=env)
+    d = start(manifest, wait=False, env=env, **more)
     d.wait_listening()
     return d
 
@@ -133,6 +133,36 @@ def test_a_file_that_changed_meanwhile_is_fetched_anew(scripts, origin, data, st
     assert names(tmp_path) == sorted(f"{n}.gguf" for n in urls)
 
 
+def test_a_server_that_heeds_no_if_range_does_not_glue_two_files_together(scripts, origin, data, start, tmp_path):
+    """Without a sum nothing else would tell: the file has the size of the one before, and begins as a model does."""
+    path, other = tmp_path / "f.gguf", data[:-1] + b"!"
+    url = origin.put("f.gguf", data, tag='"old"', ways=["cut", "heedless", "good"])
+    d = up(start, text(fetched("f", path, url)), env={**ENV, "PANTHEON_BACKOFF_MS": "1000"})
+    wait_why(d, "Cut")
+    origin.files["f.gguf"], origin.tags["f.gguf"] = other, '"new"'
+    wait_for(path.exists, 30)
+    assert path.read_bytes() == other and origin.ranges("f.gguf") == [None, f"bytes={len(data) // 2}-", None]
+
+
+def test_a_limit_on_file_sizes_is_a_full_disk_and_no_end(scripts, origin, start, tmp_path):
+    big = scripts["half"].read_bytes()
+    d = up(start, text(("there", scripts["quick"]), fetched("f", tmp_path / "f.gguf", origin.put("f.gguf", big))), launch=["prlimit", "--fsize=4194304:unlimited"])
+    assert "File too large" in wait_why(d, "DiskFull")
+    wait_status(d, "there", "ready")
+    assert d.chat(model="there", max_tokens=1).status == 200 and names(tmp_path) == ["f.gguf.part", "f.gguf.part.from"]
+
+
+def test_a_link_to_a_disk_that_is_not_there_is_left_alone(origin, data, start, tmp_path):
+    path, disk = tmp_path / "f.gguf", tmp_path / "disk"
+    path.symlink_to(disk / "f.gguf")
+    d = up(start, text(fetched("f", path, origin.put("f.gguf", data))))
+    assert "is a symbolic link to what cannot be reached" in wait_why(d, "NotWritable") and path.is_symlink() and origin.asked == []
+    disk.mkdir()
+    (disk / "f.gguf").write_bytes(data)
+    wait_status(d, "f", "ready", 30)
+    assert path.is_symlink() and origin.asked == []
+
+
 def test_one_that_stalls_gives_way_to_a_mirror(origin, data, start, tmp_path):
     slow = origin.put("slow/f.gguf", data, ways=["stall"])
     gone, good = origin.url + "/gone/f.gguf", origin.put("good/f.gguf", data)
@@ -153,6 +183,8 @@ def test_one_that_stalls_gives_way_to_a_mirror(origin, data, start, tmp_path):
     ([503], False, "Refused", "status 503"),
     (["to http://127.0.0.1:9/elsewhere"], True, "RedirectRefused", "only https://"),
     (["endless"], False, "DiskFull", "may be written"),
+    (["babble 503"], False, "Refused", "status 503"),
+    (["babble 302"], True, "RedirectRefused", "only https://"),
 ])
 def test_each_failure_has_its_condition(ways, summed, reason, says, scripts, origin, data, start, tmp_path):
     url = origin.put("f.gguf", data, ways=ways)
