@@ -124,8 +124,7 @@
 
   // --- the chat ---
 
-  const talk = [];
-  let stop = null;
+  let talk = [], stop = null; // "New conversation" begins another list: an answer still on its way ends in the old one
 
   async function models() {
     const response = await fetch("/v1/models", { headers: headers(), cache: "no-store" });
@@ -161,7 +160,8 @@
 
   async function ask(text) {
     const rate = document.createElement("small");
-    talk.push({ role: "user", content: text });
+    const mine = talk;
+    mine.push({ role: "user", content: text });
     message("user").text.textContent = text;
     const at = message("assistant");
     at.li.append(rate);
@@ -173,7 +173,7 @@
     try {
       const response = await fetch("/v1/chat/completions", {
         method: "POST", signal: stop.signal, headers: headers({ "Content-Type": "application/json" }),
-        body: JSON.stringify({ model: $("chat-model").value, messages: talk, stream: true, stream_options: { include_usage: true } }),
+        body: JSON.stringify({ model: $("chat-model").value, messages: mine, stream: true, stream_options: { include_usage: true } }),
       });
       if (!response.ok) throw new Error(await why(response));
       for await (const event of events(response)) {
@@ -202,8 +202,8 @@
     } catch (error) {
       say("chat-said", error.name === "AbortError" ? "Stopped." : error.message);
     }
-    if (answer) talk.push({ role: "assistant", content: answer });
-    else talk.pop();
+    if (answer) mine.push({ role: "assistant", content: answer });
+    else mine.pop();
     stop = null;
     $("chat-send").disabled = false;
     $("chat-stop").disabled = true;
@@ -225,7 +225,7 @@
   $("chat-stop").addEventListener("click", () => stop?.abort());
   $("chat-clear").addEventListener("click", () => {
     stop?.abort();
-    talk.length = 0;
+    talk = [];
     $("chat-log").replaceChildren();
     say("chat-said", "");
     $("chat-text").focus();

@@ -211,6 +211,19 @@ def test_a_model_can_be_tried_by_the_keyboard(page):
     assert page.text("#chat-log") == ""
 
 
+def test_a_new_conversation_forgets_an_answer_on_its_way(page):
+    ask(page, "go on", "endless")
+    page.wait(lambda: "on and on" in page.text("#chat-log li:last-child > .text"), 20, "it runs")
+    page.js("window.asked = []; window.inner = window.fetch; window.fetch = (to, how) => { if (how.body) window.asked.push(how.body); return window.inner(to, how); }")
+    page.js("document.getElementById('chat-clear').click()")
+    page.wait(lambda: page.text("#chat-said") == "Stopped.", 10, "it stops")
+    ask(page, "case 6", "thinks")
+    page.wait(lambda: page.text("#chat-log li.assistant > .text") == "It is late.", 20, "the answer")
+    assert json.loads(page.js("window.fetch = window.inner; return window.asked[0]"))["messages"] == [{"role": "user", "content": "case 6"}]
+    page.wait(lambda: page.js("return !document.getElementById('chat-send').disabled"), 20, "its end")
+    page.js("document.getElementById('chat-clear').click()")
+
+
 def test_tab_reaches_everything_in_order_and_shows_where_it_is(page):
     page.js("document.activeElement.blur(); window.scrollTo(0, 0)")
     page.wait(lambda: page.shown("#chat"), 20)
