@@ -103,16 +103,23 @@ static bool is_there_already(const struct gather *g, const struct stat *st) {
     return false;
 }
 
+static bool is_text(const char *s) {
+    char *copy = strdup(s);
+    if (copy) fo_text_defuse(copy);
+    bool same = copy && strcmp(copy, s) == 0;
+    free(copy);
+    return same;
+}
+
 static void include_file(struct gather *g, const struct cf_include *at, const char *file) {
     struct stat st;
     struct fo_err e;
     char *text;
     size_t len, left = PD_MAX_MANIFEST_BYTES - bytes_of(g->texts);
-    for (const char *p = file; *p; p++)
-        if ((unsigned char)*p < 0x20 || *p == 0x7F) {
-            fault(g, at, "'include': the name of a file with a control character: %s", file);
-            return;
-        }
+    if (!is_text(file)) { /* it goes into reports and answers, which are UTF-8 */
+        fault(g, at, "'include': the name of a file with a control character, or that is not UTF-8; rename it: %s", file);
+        return;
+    }
     if (stat(file, &st)) {
         fault(g, at, "'include': %s: %s", file, strerror(errno));
     } else if (is_there_already(g, &st)) {

@@ -160,6 +160,9 @@ static void files_that_cannot_be_read_are_told(void **state) {
     put("models.d/new\nline.yaml", "models: []\n");
     BAD("FOLDER/models.yaml:2:12: error: 'include': the name of a file with a control character");
     take_away("models.d/new\nline.yaml");
+    put("models.d/latin\xE9.yaml", "modles: []\n"); /* as a report would name it, no answer could hold it */
+    BAD("FOLDER/models.yaml:2:12: error: 'include': the name of a file with a control character, or that is not UTF-8", "FOLDER/models.yaml: 1 error");
+    take_away("models.d/latin\xE9.yaml");
     snprintf(dir, sizeof dir, "%s/models.d/dangling.yaml", folder);
     assert_int_equal(symlink("nowhere", dir), 0);
     BAD("FOLDER/models.yaml:2:12: error: 'include': FOLDER/models.d/dangling.yaml: No such file");
