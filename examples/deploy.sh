@@ -39,19 +39,28 @@ while [ $# -gt 0 ]; do
     esac
     shift
 done
+case ${PANTHEON_API_KEY:-} in *[[:cntrl:]]*) printf 'deploy.sh: PANTHEON_API_KEY holds a line break or a control character; a key has none\n' >&2; exit 1 ;; esac
 file=${file:-$(dirname "$0")/models.conf}
 if ! [ -r "$file" ] || [ -d "$file" ]; then printf "deploy.sh: %s cannot be read\n" "$file" >&2; exit 1; fi
 folder=$(cd "$(dirname "$file")" && pwd)
 
 # --- the daemon ---
 
+# "text" as JSON has it, and a file of settings for curl.
+quoted() {
+    local s=${1//\\/\\\\}
+    s=${s//\"/\\\"}
+    printf '"%s"' "${s//$'\t'/\\t}"
+}
+
 # ask PATH [BODY]: sets $status (000: no answer) and $answer.
 ask() {
     local to=(--unix-socket "$socket") got
     [ -z "$url" ] || to=()
+    case $url in '' | http://127.* | http://localhost | http://localhost:* | 'http://[::1]'*) to+=(--noproxy '*') ;; esac
     # the key through a descriptor: a command line is for all to see
     got=$(curl -sS --globoff -w '\n%{http_code}' "${to[@]}" --config <(
-        [ -z "${PANTHEON_API_KEY:-}" ] || printf 'header = "Authorization: Bearer %s"\n' "$PANTHEON_API_KEY"
+        [ -z "${PANTHEON_API_KEY:-}" ] || printf 'header = %s\n' "$(quoted "Authorization: Bearer $PANTHEON_API_KEY")"
     ) ${2:+-H 'Content-Type: application/json' --data-binary "$2"} "${url:-http://localhost}$1" 2>&1)
     status=${got##*$'\n'} answer=${got%$'\n'*}
 }
@@ -69,13 +78,6 @@ reason() {
 declare -a names=() bodies=() lines=()
 mistakes=0
 mistake() { printf '%s:%s: %s\n' "$file" "$1" "$2" >&2; mistakes=$((mistakes + 1)); }
-
-# "text" as JSON has it.
-quoted() {
-    local s=${1//\\/\\\\}
-    s=${s//\"/\\\"}
-    printf '"%s"' "${s//$'\t'/\\t}"
-}
 
 # list_of TEXT: ["a","b"] of a,b.
 list_of() {

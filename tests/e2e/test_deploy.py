@@ -117,7 +117,17 @@ def test_over_tcp_it_needs_a_key_that_may_and_no_command_line_shows_it(scripts, 
     for env, code, text in (({}, 1, "API key"), ({"PANTHEON_API_KEY": "sk-guest"}, 1, "dministration"), ({"PANTHEON_API_KEY": "sk-boss"}, 0, "")):
         p = deploy(d, file, "--url", url, env=env)
         assert p.returncode == code and text in p.stderr, (env, p.stderr)
+    for env, text in (({"PANTHEON_API_KEY": f'a"\noutput = "{tmp_path}/written'}, "a key has none"), ({"PANTHEON_API_KEY": 'a"b\\c'}, "API key")):
+        p = deploy(d, file, "--url", url, env=env)  # no more than a key, whatever it holds
+        assert p.returncode == 1 and text in p.stderr and not (tmp_path / "written").exists(), p.stdout + p.stderr
     assert "$PANTHEON_API_KEY" in SCRIPT.read_text() and not re.search(r"-H[^|]*PANTHEON_API_KEY", SCRIPT.read_text())
+
+
+def test_this_machine_is_asked_without_a_proxy(scripts, start, conf):
+    d = start(declared(("declared", scripts["small"])))
+    for to in ((), ("--url", f"http://127.0.0.1:{d.port}"), ("--url", f"http://localhost:{d.port}")):
+        p = deploy(d, conf(f"a | {scripts['small']}"), "--plan", *to, env={"http_proxy": "http://127.0.0.1:9", "ALL_PROXY": "http://127.0.0.1:9"})
+        assert p.returncode == 2, p.stdout + p.stderr
 
 
 def test_nobody_there_and_bad_usage(conf, tmp_path):
