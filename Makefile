@@ -55,23 +55,22 @@ $(error No tensor library at '$(FOUNDRY)': set FOUNDRY to a foundry checkout (a 
 endif
 endif
 
-CFLAGS.release := -O3 -g
+# A service that reads what strangers send is worth the checks; kernels see numbers alone (HOT, below).
+CFLAGS.release := -O3 -g -fstack-protector-strong -D_FORTIFY_SOURCE=2
+LDFLAGS.release := -pie -Wl,-z,relro,-z,now
 CFLAGS.debug   := -O0 -g3 -DFO_DEBUG
 CFLAGS.asan    := -O1 -g3 -DFO_DEBUG -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 CFLAGS.tsan    := -O1 -g3 -DFO_DEBUG -fsanitize=thread
-# What the packages are built with: a service that reads what strangers send is worth the checks.
-CFLAGS.package := -O3 -g -fstack-protector-strong -D_FORTIFY_SOURCE=2
-LDFLAGS.package := -pie -Wl,-z,relro,-z,now
 CFLAGS.fuzz    := -O1 -g3 -DFO_DEBUG -fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all
 ifeq ($(CFLAGS.$(FLAVOUR)),)
-$(error FLAVOUR=$(FLAVOUR): choose release, debug, asan, tsan, fuzz or package)
+$(error FLAVOUR=$(FLAVOUR): choose release, debug, asan, tsan or fuzz)
 endif
 WARN := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wundef -Wvla -Wwrite-strings -Wformat=2 -Wdouble-promotion
 TARGET := $(shell $(CC) -dumpmachine)
 ARCH := $(if $(filter x86_64%,$(TARGET)),-march=x86-64-v2)
 # A foundry elsewhere is seen under its own name, so that #include "foundry/..." stays one spelling.
 INC := $(if $(filter-out foundry,$(FOUNDRY)),-I$(B)/inc) -I.
-ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(addprefix --sysroot=,$(SYSROOT)) $(INC) -MMD -MP -ffp-contract=off -fno-common -fPIC $(ARCH) $(WARN) $(CFLAGS.$(FLAVOUR)) $(ISA) $(CPPFLAGS) $(CFLAGS)
+ALL_CFLAGS = -std=c11 -D_GNU_SOURCE $(addprefix --sysroot=,$(SYSROOT)) $(INC) -MMD -MP -ffp-contract=off -fno-common -fPIC $(ARCH) $(WARN) $(CFLAGS.$(FLAVOUR)) $(ISA) $(HOT) $(CPPFLAGS) $(CFLAGS)
 ifeq ($(V),)
 Q := @
 endif
@@ -124,6 +123,7 @@ ifneq ($(filter aarch64%,$(TARGET)),)
 ISA.neon    := -g1 # what a debugger would want of them takes twice as long to compile as the code
 ISA.dotprod := -march=armv8.2-a+dotprod -g1
 endif
+$(B)/foundry/cpu/%.o: HOT = -fno-stack-protector
 $(B)/foundry/cpu/%.o: ISA = $(ISA.$(firstword $(subst _, ,$(basename $(notdir $@)))))
 $(B)/foundry/%.o: $(FOUNDRY)/%.c $(B)/.flags
 	$(Q)mkdir -p $(@D) && $(CC) $(ALL_CFLAGS) -c -o $@ $<
@@ -231,6 +231,9 @@ check-arm:
 	$(Q)$(MAKE) --no-print-directory FLAVOUR=release CC=aarch64-linux-gnu-gcc O=build-aarch64 test-arm
 test-arm: $(ARM_TESTS) $(B)/pantheon-$(BACKEND)
 	$(Q)tests/arm $(B) '$(SYSROOT)' '$(GOLDENS)' $(ARM_TESTS)
+check-deb-arm64:
+	+$(Q)$(MAKE) --no-print-directory PKG_ARCH=arm64 deb
+	$(Q)tests/deb-arm64 $(O)/pkg/deb/pantheon_$(VERSION)-1_arm64.deb build-aarch64/sysroot
 # The daemon as clients meet it: a venv with the official client, made once for each requirements.txt, and pytest over it, two files at a time: most of the
 # time these wait for one another.
 VENV := $(O)/venv
@@ -287,7 +290,7 @@ install: $(PROGS:%=$(B)/%) $(B)/libpantheon.a
 	$(Q)[ -n '$(DESTDIR)' ] || ! [ -d /run/systemd/system ] || echo 'Installed. As a service: systemd-sysusers; systemd-tmpfiles --create; systemctl daemon-reload; systemctl enable --now pantheond'
 # Packages of what is installed, in $(O)/pkg, checked by lintian and rpmlint: of this machine's architecture, or cross-built with PKG_ARCH=arm64.
 deb rpm:
-	+$(Q)packaging/build.sh $@ '$(VERSION)' '$(abspath $(O))' '$(PKG_ARCH)'
+	+$(Q)packaging/build.sh $@ '$(VERSION)' '$(O)' '$(PKG_ARCH)'
 help:
 	@echo 'make [all]         pantheon-$(BACKEND) (and its link pantheon), pantheond, pantheon-reconcile, libpantheon.a'
 	@echo 'make demo          dependencies, build, demo model, one question; serves until Ctrl-C (ONCE=1: stops after the answer)'
@@ -298,6 +301,7 @@ help:
 	@echo 'make check-schemas  the JSON-Schema-Test-Suite against the grammars of its schemas (fetches it once; SCHEMAS=DIR)'
 	@echo 'make check-mutants  MUTANTS=10000 changed grammars, as many schemas, lists of tools and saved sessions; best with FLAVOUR=asan'
 	@echo 'make check-arm     cross-compiles for 64-bit Arm and tests that build under an emulator (Debian; QUICK=1: the most important)'
+	@echo 'make check-deb-arm64   the package for 64-bit Arm, cross-built, and its programs under an emulator'
 	@echo 'make check-clients LangChain, LiteLLM and schemathesis against the daemon, in a venv of their own'
 	@echo 'make check-boot    a life under systemd in a container (root, systemd-container, mmdebstrap)'
 	@echo 'make check-newcomer  docs/install.md and docs/quickstart.md followed to the letter in a fresh Debian (root; the same)'
@@ -305,10 +309,10 @@ help:
 	@echo 'make deb rpm       packages in $(O)/pkg (PKG_ARCH=arm64: cross-built)'
 	@echo 'make lint bench fuzz soak install clean   (soak: 64 clients for ten minutes, in three builds; fuzz: each fuzzer for FUZZ_SECONDS=60)'
 	@echo 'USE_BLAS=1         with --isa blas: OpenBLAS (libopenblas.so.0, opened at run time) for long batches on F32 weights'
-	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz|package  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
+	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond pantheon-reconcile libpantheon.a
-.PHONY: deb rpm all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-schemas check-mutants check-boot check-newcomer check-clients e2e soak check-deps check deps demo install help clean FORCE
+.PHONY: deb rpm all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-schemas check-mutants check-boot check-deb-arm64 check-newcomer check-clients e2e soak check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)

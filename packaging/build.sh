@@ -1,31 +1,32 @@
 #!/bin/bash
 # Makes the packages of what `make install` installs, and checks them: called by `make deb` and `make rpm`.
 #   packaging/build.sh deb|rpm VERSION BUILD_DIR [arm64]
-# The packages lie in BUILD_DIR/pkg/deb or .../rpm, beside those of the other architecture. Programs come from the flavour `package`, so that the
-# second package compiles nothing. A dot-file of BUILD_DIR/pkg/... holds the log.
+# The packages lie in BUILD_DIR/pkg/deb or .../rpm, beside those of the other architecture. Programs are those of
+# BUILD_DIR/release, so that what was compiled and tested is what is packaged. A dot-file of BUILD_DIR/pkg/... holds the log.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 kind=$1 version=$2 build=$3 arch=${4:-$(dpkg --print-architecture 2>/dev/null || uname -m)}
-top=$PWD here=$(dpkg --print-architecture 2>/dev/null || uname -m) out=$3/pkg/$1 cross=''
+top=$PWD here=$(dpkg --print-architecture 2>/dev/null || uname -m) cross=''
+mkdir -p "$3/pkg/$1"
+out=$(realpath "$3/pkg/$1")
 maintainer=${PKG_MAINTAINER:-Pantheon maintainers <pantheon@users.noreply.github.com>}
 case $arch in aarch64) arch=arm64 ;; x86_64) arch=amd64 ;; esac
 case $here in aarch64) here=arm64 ;; x86_64) here=amd64 ;; esac
 scripts/deps.sh package
 
 # MAKEFLAGS brings what the user set (CFLAGS, V, VERSION, ...); this comes last and wins.
-args=(FLAVOUR=package O="$build")
+args=(FLAVOUR=release O="$build")
 if [ "$arch" != "$here" ]; then
     [ "$arch" = arm64 ] || { echo "PKG_ARCH=$arch: only arm64 is cross-built" >&2; exit 64; }
-    cross=aarch64-linux-gnu- build=$top/build-aarch64
+    cross=aarch64-linux-gnu- build=build-aarch64
     scripts/deps.sh cross "$build/sysroot"
-    args=(FLAVOUR=package O="$build" CC="${cross}gcc" SYSROOT="$build/sysroot")
+    args=(FLAVOUR=release O="$build" CC="${cross}gcc")
 fi
-bin=$build/package
+bin=$build/release
 make --no-print-directory "${args[@]}" "$bin/pantheond" "$bin/pantheon-reconcile" "$bin/pantheon-cpu" "$bin/libpantheon.a"
-export PANTHEON_TOP=$top PANTHEON_MAKE="${args[*]}" PANTHEON_SYSROOT=${cross:+$build/sysroot}
+export PANTHEON_TOP=$top PANTHEON_MAKE="${args[*]}" PANTHEON_SYSROOT=${cross:+$top/$build/sysroot}
 when=$(git -c safe.directory="$top" log -1 --format=%ct 2>/dev/null || stat -c %Y CHANGELOG.md)
 export SOURCE_DATE_EPOCH=${SOURCE_DATE_EPOCH:-$when}
-mkdir -p "$out"
 work=$(mktemp -d "$out/.work.XXXXXX")
 trap 'rm -rf "$work"' EXIT
 

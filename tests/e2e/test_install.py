@@ -1,8 +1,10 @@
 """install.sh and the scripts beside it: what they find, say and refuse; an installation below a home directory that works."""
 import os
+import pathlib
 import re
 import shutil
 import subprocess
+import tempfile
 
 import pytest
 
@@ -61,7 +63,9 @@ def test_who_may_not_write_there_is_told_of_sudo_or_of_the_way_without(machine, 
     for tool in "sh cat dirname uname getconf awk dpkg-query id python3 sed cc pkg-config".split():
         if shutil.which(tool):
             (tools / tool).symlink_to(shutil.which(tool))
-    for folder in [tmp_path, *tmp_path.parents][:3]:
+    for folder in [tmp_path, *tmp_path.parents]:  # pytest's own, which are for root alone
+        if folder == pathlib.Path(tempfile.gettempdir()):
+            break
         folder.chmod(0o755)
     p = machine("--dry-run", env={"PATH": str(tools)}, launch=nobody)
     assert p.returncode == 1 and "no sudo" in p.stderr, p.stdout + p.stderr
