@@ -86,7 +86,8 @@ bool pd_part_note_read(const char *part, struct pd_part_note *ret) {
 int pd_part_note_write(const char *part, const struct pd_part_note *n, struct fo_err *e) {
     char path[PD_MAX_URL], temp[PD_MAX_URL];
     if (!note_path(part, "", path) || !note_path(part, ".new", temp)) return fo_fail(e, FO_ELIMIT, "%s: the path is too long", part);
-    int fd = open(temp, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0644);
+    unlink(temp); /* a pipe of that name, in a folder that others write to, would be waited for */
+    int fd = open(temp, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
     FILE *f = fd < 0 ? NULL : fdopen(fd, "w");
     if (!f) {
         int err = errno;

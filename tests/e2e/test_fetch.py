@@ -261,6 +261,13 @@ def test_a_stop_does_not_wait_for_a_download(origin, data, start, tmp_path):
     assert d.wait(10) == 0 and not (tmp_path / "f.gguf").exists()
 
 
+def test_what_lies_beside_a_part_holds_nobody_up(origin, data, start, tmp_path):
+    os.mkfifo(tmp_path / "f.gguf.part.from.new")
+    d = up(start, text(fetched("f", tmp_path / "f.gguf", origin.put("f.gguf", data))))
+    wait_status(d, "f", "ready", 30)
+    assert names(tmp_path) == ["f.gguf"]
+
+
 def test_what_the_manifest_drops_is_not_fetched_any_more(origin, data, start, tmp_path):
     url = origin.put("f.gguf", data, ways=["held"])
     two = origin.put("g.gguf", data)
