@@ -168,7 +168,8 @@ demo: deps
 	$(Q)exec $(PYTHON) scripts/demo.py $(if $(ONCE),--once) etc/demo.yaml
 
 # --- tests -----------------------------------------------------------------------------------
-test: $(TESTS) $(REPLAYS) $(TOOLS) $(B)/pantheon-$(BACKEND) $(B)/pantheond
+tests: $(TESTS) $(REPLAYS) $(TOOLS) $(B)/pantheon-$(BACKEND) $(B)/pantheond
+test: tests
 	$(Q)B=$(B) FUZZ_SEEDS='$(foreach f,$(patsubst $(B)/tests/fuzz/fuzz_%,%,$(FUZZERS)),$(f)=$(SEEDS.$(f)))' tests/run $(TESTS) $(REPLAYS)
 bench: $(BENCHES)
 	$(Q)for b in $(BENCHES); do $$b || exit 1; done
@@ -295,7 +296,7 @@ help:
 	@echo 'make [all]         pantheon-$(BACKEND) (and its link pantheon), pantheond, pantheon-reconcile, libpantheon.a'
 	@echo 'make demo          dependencies, build, demo model, one question; serves until Ctrl-C (ONCE=1: stops after the answer)'
 	@echo 'make check         every test that needs no special hardware, the lints, end to end'
-	@echo 'make test          the unit tests alone (no network)'
+	@echo 'make test          the unit tests alone (no network); make tests: builds them'
 	@echo 'make check-goldens   every reference case that this build can run (GOLDENS=DIR: of another folder than tests/data/goldens)'
 	@echo 'make check-vocabs  real vocabularies against llama.cpp'"'"'s test texts (fetches 77 MB once; VOCABS=DIR)'
 	@echo 'make check-schemas  the JSON-Schema-Test-Suite against the grammars of its schemas (fetches it once; SCHEMAS=DIR)'
@@ -312,7 +313,7 @@ help:
 	@echo 'FLAVOUR=release|debug|asan|tsan|fuzz  DEBUG=1  CC=clang  V=1 (show commands)  O=DIR (build folder)  FOUNDRY=DIR'
 	@echo 'install: prefix=$(prefix) DESTDIR=... sysconfdir=$(sysconfdir)'
 clean: ; rm -rf $(O) pantheon pantheon-$(BACKEND) pantheond pantheon-reconcile libpantheon.a
-.PHONY: deb rpm all pantheon libpantheon.a test bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-schemas check-mutants check-boot check-deb-arm64 check-newcomer check-clients e2e soak check-deps check deps demo install help clean FORCE
+.PHONY: deb rpm all pantheon libpantheon.a test tests bench bench-peers check-peers fuzz fuzzers lint check-layers check-headers check-symbols check-isa check-banned check-size check-docs check-embed check-goldens check-arm test-arm check-vocabs check-schemas check-mutants check-boot check-deb-arm64 check-newcomer check-clients e2e soak check-deps check deps demo install help clean FORCE
 .DEFAULT_GOAL := all
 .SECONDARY:
 -include $(shell find $(B) -name '*.d' 2>/dev/null)
