@@ -707,7 +707,8 @@ static double largest_of(const float *x, int n) {
 }
 
 /* Q8_0 is kept as the type's own quantiser says. Q4_0 has its blocks' bytes with another step: of what is nearly normal it keeps more than the
- * type's quantiser does, nothing is off by more than half a step, and what no step holds is NaN. */
+ * type's quantiser does, and what no step holds is NaN. Two steps and the rounding are the most that something is off by: a value as large as the
+ * largest, of the other sign, where there are 7 of up to 9 steps. */
 static void quantised_kv_keeps_what_its_type_can(void **state) {
     (void)state;
     fo_rng_seed(&rng, 10);
